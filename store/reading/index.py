@@ -21,16 +21,6 @@ if TYPE_CHECKING:
 STRETCH_BYTES: Final = 16 * 1024
 
 
-class Stretch(NamedTuple):
-    """Blocks with LSNs from `first_lsn` up to before `next_lsn`, from `offset` to before `end`."""
-
-    segment: SegmentIndex
-    offset: int
-    end: int
-    first_lsn: int
-    next_lsn: int
-
-
 class SegmentIndex:
     """One segment's entries. Offsets and sizes in octets."""
 
@@ -189,6 +179,16 @@ class SegmentIndex:
                 yield self._move_offsets[at]
                 at -= 1
             end = start
+
+
+class Stretch(NamedTuple):
+    """Blocks with LSNs from `first_lsn` up to before `next_lsn`, from `offset` to before `end`."""
+
+    segment: SegmentIndex
+    offset: int
+    end: int
+    first_lsn: int
+    next_lsn: int
 
 
 class Index:
