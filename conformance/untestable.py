@@ -80,6 +80,7 @@ UNTESTABLE: Final[dict[str, str]] = {
     "LIMIT-25": "names the limits of CONN-40, CONN-42, CONN-43, CHAN-04, CONS-07, QUEUE-09 …",
     "LIMIT-27": "needs a broker with other settings",
     "LIMIT-28": "needs to fill memory",
+    "LIMIT-30": "not AMQP",
     **{f"REDELIVER-{number}": _ACTIVEMQ for number in (*range(30, 50), 53, 54)},
     **{f"HTTP-{number:02}": _HTTP for number in (*range(1, 9), *range(10, 44))},
     **{f"METRIC-{number:02}": _METRIC for number in range(1, 10)},
