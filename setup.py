@@ -26,7 +26,8 @@ server.channel: channel confirms consumer plans publish queue_seq route timeouts
 server.connection: backpressure connection heartbeat inbound outbox
 server.runtime: context flow journal_writer turn work_budget
 store: histogram lsn_spans lsns settled_lsns
-store.journal: block_buffer end_mark journal notes positions records routes segment segment_map segment_pool segments staging
+store.journal: block_buffer end_mark journal notes positions records routes staging
+store.journal: segment segment_map segment_pool segments
 store.reading: index
 store.recovery: summary summary_writer
 store.sync: group_commit
