@@ -178,7 +178,7 @@ ROOMS: Final[dict[str, Room]] = {
                 "vouchmq.server.edge.control.client",
             ),
             *("vouchmq.server.edge.listening", "vouchmq.server.edge.logging"),
-            "vouchmq.server.version",
+            *("vouchmq.server.edge.tls", "vouchmq.server.errors", "vouchmq.server.version"),
         ),
         frozenset(
             {"msgspec", "prometheus_client", "regex", "starlette", "structlog", "uvicorn", "uvloop"}

@@ -22,12 +22,14 @@ class Announcement(Arguments, frozen=True):
         hosts: addresses on which it listens
         port: of the HTTP API
         metrics_port: of the Prometheus endpoint
+        is_tls: whether both use TLS
     """
 
     pid: int
     hosts: tuple[str, ...]
     port: int
     metrics_port: int
+    is_tls: bool = False
 
 
 class Announcements:
@@ -48,6 +50,7 @@ class Announcements:
                 "hosts": list(each.hosts),
                 "port": each.port,
                 "metrics_port": each.metrics_port,
+                "tls": each.is_tls,
             }
             for each in self._there
         ]

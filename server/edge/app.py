@@ -56,7 +56,7 @@ from vouchmq.server.edge.ready_file import ReadyFile
 from vouchmq.server.edge.resource_checks import ResourceChecks
 from vouchmq.server.edge.shutdown import drain_clients, seal_journal
 from vouchmq.server.edge.subprocesses.management import start_management
-from vouchmq.server.edge.tls import server_context, user_name
+from vouchmq.server.edge.tls import https_context, server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
 from vouchmq.server.errors import StartupError
 from vouchmq.server.faults.commands import FaultCommands
@@ -161,6 +161,8 @@ class Server:
         # Before anything is opened: a fault in these files shall cost no recovery.
         check_accounts(settings.all_users())
         self._tls_context = server_context(settings) if settings.tls_port else None
+        if settings.management and settings.management_tls:
+            https_context(settings.tls_cert_file, settings.tls_key_file)
         self._tls: TlsListener | None = None
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file else None
         self._memory = MemoryGauge()
@@ -338,6 +340,8 @@ class Server:
         if self._stopping.is_set():
             return
         self._load_certificates()
+        if self._settings.management_tls:
+            self._management.reload()
         if not self._settings.load_definitions:
             log.info("definitions.not_configured", meaning="load_definitions is not set")
             return

@@ -68,13 +68,10 @@ def server_context(settings: Settings) -> ssl.SSLContext:
 
     Spec: TLS-01, TLS-02
     """
-    _require_files(settings)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= _OPTIONS
-    context.num_tickets = 0
+    _require_own(settings.tls_cert_file, settings.tls_key_file, "tls_port")
+    _require_authorities(settings)
+    context = _own_context(settings.tls_cert_file, settings.tls_key_file)
     context.set_alpn_protocols(list(PROTOCOLS))
-    _load_own(context, settings.tls_cert_file, settings.tls_key_file)
     if settings.tls_ca_file:
         _load_authorities(context, settings.tls_ca_file)
     if settings.tls_verify == "verify_peer":
@@ -83,11 +80,35 @@ def server_context(settings: Settings) -> ssl.SSLContext:
     return context
 
 
-def _require_files(settings: Settings) -> None:
-    if not settings.tls_cert_file:
-        raise SettingsError("tls_cert_file: tls_port needs a certificate")
-    if not settings.tls_key_file:
-        raise SettingsError("tls_key_file: tls_port needs the key of tls_cert_file")
+def https_context(cert_file: str, key_file: str) -> ssl.SSLContext:
+    """A context for HTTP, whose clients log in by password; reads the files.
+
+    Raises:
+        SettingsError: a file is missing or is not what it should be
+    """
+    _require_own(cert_file, key_file, "management_tls")
+    context = _own_context(cert_file, key_file)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _own_context(cert_file: str, key_file: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= _OPTIONS
+    context.num_tickets = 0
+    _load_own(context, cert_file, key_file)
+    return context
+
+
+def _require_own(cert_file: str, key_file: str, setting: str) -> None:
+    if not cert_file:
+        raise SettingsError(f"tls_cert_file: {setting} needs a certificate")
+    if not key_file:
+        raise SettingsError(f"tls_key_file: {setting} needs the key of tls_cert_file")
+
+
+def _require_authorities(settings: Settings) -> None:
     verifies = settings.tls_verify == "verify_peer"
     if verifies and not settings.tls_ca_file:
         raise SettingsError("tls_ca_file: tls_verify = verify_peer needs certificate authorities")

@@ -141,6 +141,10 @@ class Settings:
         "TCP port of the Prometheus endpoint, which needs no login. 0 lets the operating system "
         "choose (METRIC-01).",
     )
+    management_tls: bool = option(
+        False,
+        "Both ports of the management process use TLS, with `tls_cert_file` and `tls_key_file`.",
+    )
     tls_cert_file: str = option(
         "", "The broker's certificate in PEM, followed by the intermediate certificates."
     )

@@ -14,8 +14,8 @@ from urllib.parse import quote
 from tests.integration.broker_process import BrokerProcess
 from tests.waiting import LIMIT_S
 
-READY = re.compile(r"VouchMQ management ready on http://127\.0\.0\.1:(\d+)")
-METRICS = re.compile(r"VouchMQ metrics ready on http://127\.0\.0\.1:(\d+)/metrics")
+READY = re.compile(r"VouchMQ management ready on https?://127\.0\.0\.1:(\d+)")
+METRICS = re.compile(r"VouchMQ metrics ready on https?://127\.0\.0\.1:(\d+)/metrics")
 FLAGS = ("--management", "on", "--management-port", "0", "--prometheus-port", "0")
 
 

@@ -31,9 +31,12 @@ from vouchmq.management.web.guard import Guard
 from vouchmq.management.web.protocol import Limits, limited
 from vouchmq.server.edge.listening import ListenError, open_sockets
 from vouchmq.server.edge.logging import configure_logs
+from vouchmq.server.edge.tls import https_context
+from vouchmq.server.errors import StartupError
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from starlette.types import ASGIApp
@@ -48,6 +51,8 @@ BACKLOG: Final = 128
 # Between attempts to tell a broker that does not answer.
 ANNOUNCE_S: Final = 1.0
 MOST_HEADER_BYTES: Final = 65536
+# For a TLS handshake, as of AMQP (LIMIT-25).
+HANDSHAKE_S: Final = 5.0
 
 
 def run_watched(options: str) -> int:
@@ -81,6 +86,12 @@ async def _serve(options: Options) -> int:
     broker = Broker(Path(options.data_dir))
     # With connections of its own: a scrape waits for no visitor.
     scraped = Broker(Path(options.data_dir))
+    try:
+        context = https_context(options.cert_file, options.key_file) if options.cert_file else None
+    except StartupError as error:
+        log.error("management.listen_failed", reason=str(error))
+        return FAILED
+    loop.add_signal_handler(signal.SIGHUP, _load_certificate, context, options)
     servers: list[tuple[_Server, list[socket.socket]]] = []
     wanted = (
         (options.management_port, Guard(WebApp(api_app(broker)))),
@@ -95,7 +106,7 @@ async def _serve(options: Options) -> int:
         except (ListenError, OSError) as error:
             log.error("management.listen_failed", reason=str(error))
             return FAILED
-        servers.append((_server(app), sockets))
+        servers.append((_server(app, context), sockets))
     running = [asyncio.create_task(server.serve(sockets)) for server, sockets in servers]
     ports = [_port_of(sockets) for _, sockets in servers]
     announcing = asyncio.create_task(_announce(broker, options, *ports))
@@ -118,6 +129,8 @@ async def _serve(options: Options) -> int:
 async def _announce(broker: Broker, options: Options, port: int, metrics_port: int) -> None:
     """Have the broker know where this process listens, whenever there is a broker."""
     facts = {"pid": os.getpid(), "hosts": options.hosts, "port": port, "metrics_port": metrics_port}
+    if options.cert_file:
+        facts["is_tls"] = True
     while True:
         # An older broker does not take it, and works without.
         with suppress(BrokerUnavailable, CommandRefused):
@@ -125,8 +138,51 @@ async def _announce(broker: Broker, options: Options, port: int, metrics_port: i
         await asyncio.sleep(ANNOUNCE_S)
 
 
+def _load_certificate(context: ssl.SSLContext | None, options: Options) -> None:
+    """Show new connections the certificate as it is now."""
+    if context is None:
+        return
+    try:
+        https_context(options.cert_file, options.key_file)
+        context.load_cert_chain(
+            Path(options.cert_file).expanduser(), Path(options.key_file).expanduser()
+        )
+    except (OSError, StartupError) as error:
+        log.error(
+            "tls.reload_failed", reason=str(error), meaning="the certificates in use are kept"
+        )
+    else:
+        log.info("tls.reloaded", path=options.cert_file)
+
+
 class _Server(uvicorn.Server):
-    """One that leaves signals to who runs it."""
+    """One that leaves signals to who runs it, and waits for handshakes no longer than it must."""
+
+    def __init__(self, config: uvicorn.Config, context: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._context = context
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """See `uvicorn.Server`, which leaves a client a minute for its handshake."""
+        loop = asyncio.get_running_loop()
+        limit_s = HANDSHAKE_S if self._context is not None else None
+        self.servers = [
+            await loop.create_server(
+                self._protocol,
+                sock=each,
+                ssl=self._context,
+                ssl_handshake_timeout=limit_s,
+                backlog=BACKLOG,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
+
+    def _protocol(self) -> asyncio.Protocol:
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -134,7 +190,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server(app: ASGIApp) -> _Server:
+def _server(app: ASGIApp, context: ssl.SSLContext | None) -> _Server:
     return _Server(
         uvicorn.Config(
             app,
@@ -148,7 +204,8 @@ def _server(app: ASGIApp) -> _Server:
             backlog=BACKLOG,
             timeout_graceful_shutdown=GRACE_S,
             h11_max_incomplete_event_size=MOST_HEADER_BYTES,
-        )
+        ),
+        context,
     )
 
 
@@ -180,6 +237,7 @@ def _tell_ready(options: Options, ports: Sequence[int]) -> None:
         }
         sys.stdout.write(f"{json.dumps(event)}\n")
     else:
-        sys.stdout.write(f"VouchMQ metrics ready on http://{shown}:{ports[1]}/metrics\n")
-        sys.stdout.write(f"VouchMQ management ready on http://{shown}:{ports[0]}\n")
+        scheme = "https" if options.cert_file else "http"
+        sys.stdout.write(f"VouchMQ metrics ready on {scheme}://{shown}:{ports[1]}/metrics\n")
+        sys.stdout.write(f"VouchMQ management ready on {scheme}://{shown}:{ports[0]}\n")
     sys.stdout.flush()

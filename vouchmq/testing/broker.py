@@ -210,7 +210,8 @@ class Broker:
         port = self._started.ports.get("management_port")
         if not port:
             raise BrokerError("started without the setting management")
-        return f"http://{self.host}:{port}"
+        is_tls = self._started.settings.get("management_tls") in {True, "on", "true", "yes", "1"}
+        return f"{'https' if is_tls else 'http'}://{self.host}:{port}"
 
     def url_of(self, vhost: str) -> str:
         """The URL of a virtual host."""

@@ -133,7 +133,7 @@ def _management(found: Sequence[Mapping[str, Any]]) -> str:
     """Where the HTTP API is."""
     return "; ".join(
         f"process {each['pid']}, {', '.join(_at(each['hosts'], each['port']))}, "
-        f"metrics on port {each['metrics_port']}"
+        f"metrics on port {each['metrics_port']}{' (TLS)' if each.get('tls') else ''}"
         for each in found
     )
 

@@ -11,6 +11,7 @@ that the broker has gone, however that went. Must not know what the process does
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -91,6 +92,11 @@ class ManagementProcess:
             return
         self._loop.add_reader(self._descriptor, self._ended)
 
+    def reload(self) -> None:
+        """Have it read its certificate again."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+
     def stop(self) -> None:
         """End it, and wait for that a moment; it is killed if it does not."""
         if self._timer is not None:
@@ -151,6 +157,8 @@ def management_command(settings: Settings) -> list[str]:
         "hosts": settings.management_host,
         "management_port": settings.management_port,
         "prometheus_port": settings.prometheus_port,
+        "cert_file": settings.tls_cert_file if settings.management_tls else "",
+        "key_file": settings.tls_key_file if settings.management_tls else "",
         "log_level": settings.log_level,
         "log_format": settings.log_format,
         "is_watched": True,

@@ -123,6 +123,8 @@ def test_its_command_has_the_settings() -> None:
         "hosts": ["::"],
         "management_port": 1,
         "prometheus_port": 15692,
+        "cert_file": "",
+        "key_file": "",
         "log_level": "info",
         "log_format": "auto",
         "is_watched": True,
