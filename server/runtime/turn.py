@@ -299,6 +299,8 @@ class Turn:
             if self._writer is not None and self._writer.has_unwritten:
                 # One queue gave another its dead letters: that one may be next.
                 self._write()
+                if not self.delivers:
+                    return
 
     def flush(self) -> None:
         """One write per socket that has something to say."""

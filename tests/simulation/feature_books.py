@@ -449,7 +449,12 @@ class Books:
             raise Violation(f"{copy.number} died in {name}: {reason.value}, which is not true")
 
     def _check_unwanted(self, queue: Queue, copy: Copy, message: Message) -> None:
-        """LEN-04: what a consumer waits for is theirs, unless something has come back (LEN-06)."""
+        """LEN-04: what a consumer waits for is theirs, unless something has come back (LEN-06).
+
+        Nobody waits at a paused queue (HTTP-36).
+        """
+        if classic(queue).is_paused:
+            return
         is_first = copy.place[0] not in self.returned_to and self.unserved == copy.place[0]
         ports = classic(queue).subscribers.everybody()
         waits = any(port.capacity(message[0]) > 0 for port in ports)
