@@ -27,9 +27,10 @@ from vouchmq.server.broker.dead_letter.pace import DeadLetterPace
 from vouchmq.server.broker.delays import all_undelayed
 from vouchmq.server.broker.enqueue import Enqueuer, Target
 from vouchmq.server.broker.exchanges.exchange import READS_KEYS
-from vouchmq.server.broker.features.dedup import ExchangeDedup
+from vouchmq.server.broker.features.dedup import Dedup, ExchangeDedup
 from vouchmq.server.broker.features.length import LengthLimit
 from vouchmq.server.broker.message import lsn_of, runs_of_same
+from vouchmq.server.broker.queues.api import TAKES
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
@@ -491,9 +492,8 @@ class DeadLetterPublisher:
             queue, messages, target, raws, persistent, why, _ = sent
             # Transient copies are where they went already, those of stored runs went with them.
             alive = (each for each in target.queues if not each.is_deleted)
-            target = Target(
-                target.tail, tuple(each for each in alive if persistent or each.keeps_all)
-            )
+            alive = (each for each in alive if persistent or each.keeps_all)
+            target = Target(target.tail, tuple(each for each in alive if _takes(each, raws)))
             author = (
                 queue.recorder.moves(messages, raws, why) if queue.recorder is not None else None
             )
@@ -588,3 +588,12 @@ def write_headers(
     gone = {message[2] for message in lost}
     recorder.died([each for each in messages if each[2] not in gone], reason.value, exchange)
     recorder.dropped(lost, reason.value)
+
+
+def _takes(queue: Queue, raws: list[bytes]) -> bool:
+    """Whether a queue takes again what the disk refused: not if it is a duplicate by now (DUP-04).
+
+    A limit may have taken the message before it, which is back as well.
+    """
+    dedup = queue.feature(Dedup)
+    return dedup is None or dedup.check(raws[0]) == TAKES
