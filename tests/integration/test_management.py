@@ -133,7 +133,7 @@ def test_failed_logins_are_counted_as_those_of_amqp(tmp_path: Path) -> None:
         for _ in range(2):
             assert broker.ask("GET", "/whoami", password="wrong").status == 401
         # The right one is not tried any more.
-        assert broker.ask("GET", "/whoami").status == 401
+        assert broker.ask("GET", "/whoami").status == 429
         broker.process.wait_for_log("management.login_failed", "refused unchecked")
         assert broker.process.output().count("management.login_failed") == 2
         assert broker.process.stop() == 0

@@ -172,7 +172,9 @@ def test_finds_settles_forgotten_while_a_batch_is_on_its_way(
         self._forget_when_empty()
 
     monkeypatch.setattr(ClassicQueue, "log_settled", forgets)
-    assert "came back" in caught(MOST_SEEDS * 2)
+    # Marks of deliveries are left out as well.
+    found = caught(MOST_SEEDS * 2)
+    assert "came back" in found or "handed out before, but not redelivered" in found
 
 
 def test_finds_a_declare_ok_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
