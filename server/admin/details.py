@@ -56,7 +56,8 @@ def unknown(one: Queue | Channel) -> int | None:
 class OverviewDetails(OverviewView, frozen=True, array_like=True):
     """The same, and what Prometheus is told besides.
 
-    For `oldest_unacked_s` seconds at least the oldest unacknowledged delivery has been outstanding.
+    For `oldest_unacked_s` seconds the oldest unacknowledged delivery has been outstanding, perhaps
+    for one more.
     `publishers` are channels that have published, `published_confirm` what came on those with
     confirms. `by_type` has what queues of each type have counted.
     """
@@ -183,7 +184,7 @@ class Details:
         yield extended(
             OverviewDetails,
             totals.view(),
-            oldest_unacked_s=self._views.oldest_unacked.age_s(self._clock()),
+            oldest_unacked_s=totals.oldest_unacked_ms / 1000,
             publishers=totals.publishers,
             published_confirm=totals.published_confirm,
             by_type={name: asdict(counters) for name, counters in totals.by_type.items()},

@@ -12,12 +12,11 @@ from vouchmq.server.broker.features.options import CLASSIC, QUORUM, STREAM, queu
 from vouchmq.server.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from vouchmq.server.broker.broker import Broker
     from vouchmq.server.broker.counters import ClosedCounters
     from vouchmq.server.broker.queues.api import Queue
-    from vouchmq.server.channel.channel import Channel
     from vouchmq.server.connection.connection import Connection
     from vouchmq.server.runtime.alarms import Alarms
 
@@ -76,47 +75,16 @@ class Source(Protocol):
     clock: Callable[[], float]
 
 
-class OldestUnacked:
-    """For how long the oldest delivery of any channel has been outstanding.
-
-    Nobody writes down when a delivery was made, unless it has to be acknowledged in time. So each
-    look at the channels notes which delivery is the oldest of each; the same at the next look has
-    been outstanding since the first one.
-    """
-
-    def __init__(self) -> None:
-        self._seen: dict[Channel, tuple[int, float]] = {}
-
-    def look(self, channels: Iterable[Channel], now: float) -> Iterator[None]:
-        """Look at these channels, one at each step; those that are not among them have gone."""
-        seen, before = {}, self._seen
-        for channel in channels:
-            tag = channel.unacked.oldest_tag
-            if tag:
-                known = before.get(channel)
-                seen[channel] = known if known is not None and known[0] == tag else (tag, now)
-            yield
-        self._seen = seen
-
-    def age_s(self, now: float) -> float:
-        """Of the one that has been seen first; 0.0 without any."""
-        return now - min((since for _, since in self._seen.values()), default=now)
-
-
 class Totals:
     """Adds up one broker, as it is when this is made.
 
     Args:
         source: the running broker
         connections: all there are
-        oldest: what has been seen of unacknowledged deliveries so far
     """
 
-    def __init__(
-        self, source: Source, connections: Collection[Connection], oldest: OldestUnacked
-    ) -> None:
+    def __init__(self, source: Source, connections: Collection[Connection]) -> None:
         self._source = source
-        self._oldest = oldest
         closed = source.closed_counters
         self._channel_totals = replace(closed.channels)
         self._bytes = replace(closed.connections)
@@ -141,6 +109,8 @@ class Totals:
         ]
         self._consumers = self._ready = self._unacked = 0
         self.publishers = 0
+        # For how long the oldest delivery of any channel is outstanding.
+        self.oldest_unacked_ms = 0
 
     def add_up(self) -> Iterator[None]:
         """Add one object at each step."""
@@ -152,13 +122,13 @@ class Totals:
             self._channel_totals.add(counted)
             self._consumers += len(channel.consumers)
             self.publishers += counted.published > 0
+            self.oldest_unacked_ms = max(self.oldest_unacked_ms, channel.oldest_unacked_ms)
             yield
         for queue in self._queues:
             self.by_type[queue_type_of(queue.spec.arguments)].add(queue.counters)
             self._ready += queue.ready_count
             self._unacked += queue.unacked_count
             yield
-        yield from self._oldest.look(self._channels, self._source.clock())
 
     @property
     def published_confirm(self) -> int:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.admin.accounts.views import ACCOUNT_KINDS, AccountView, AccountViews
 from vouchmq.server.admin.commands import Arguments
-from vouchmq.server.admin.totals import OldestUnacked, OverviewView, Source, Totals
+from vouchmq.server.admin.totals import OverviewView, Source, Totals
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
@@ -275,7 +275,6 @@ class Views:
         self._connections = connections
         self._journal = journal
         self._commit = commit
-        self.oldest_unacked = OldestUnacked()
         self.listings: dict[str, Listing] = {
             "overview": self.overview,
             "vhosts": self.vhosts,
@@ -304,7 +303,7 @@ class Views:
 
     def totals(self) -> Totals:
         """What adds up the whole broker."""
-        return Totals(self._source, self._connections, self.oldest_unacked)
+        return Totals(self._source, self._connections)
 
     def vhosts(self, wanted: Selection = ALL) -> Iterator[VHostView]:
         """A view for each virtual host."""

@@ -239,6 +239,12 @@ class Channel:
             since_ms = times.since(tag)
         return since_ms or self.context.timers.now_ms()
 
+    @property
+    def oldest_unacked_ms(self) -> int:
+        """For how long the oldest delivery is outstanding, or a second longer; 0 without any."""
+        tag = self.unacked.oldest_tag
+        return self.context.timers.now_ms() - self.held_since(tag) if tag else 0
+
     def served(self, consumer: Consumer) -> None:
         """See `DeliveryChannel`."""
         if self.consumers.pop(consumer.tag, None) is not None:

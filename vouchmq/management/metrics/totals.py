@@ -48,7 +48,7 @@ GAUGES: Final = (
     Family(
         "vouchmq_oldest_unacked_age_seconds",
         "oldest_unacked_s",
-        "For how long the oldest unacknowledged delivery has been so, seen from scrape to scrape",
+        "For how long the oldest unacknowledged delivery has been so, to a second",
     ),
     Family("vouchmq_exchanges", "exchanges", "Exchanges"),
     Family(
