@@ -174,8 +174,8 @@ class JournalWriter:
 
     @property
     def has_unwritten(self) -> bool:
-        """See `turn.Writer`; transient messages count too, though `write` does nothing for them."""
-        return self._journal.next_lsn > self._journal.written_lsn + 1
+        """See `turn.Writer`."""
+        return self._journal.brings_new
 
     @property
     def wants_sync(self) -> bool:

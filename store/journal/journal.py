@@ -158,6 +158,11 @@ class Journal:
         return self._notes
 
     @property
+    def brings_new(self) -> bool:
+        """Whether messages or definitions are buffered, which a full disk refuses."""
+        return self._buffer.brings_new
+
+    @property
     def has_moves(self) -> bool:
         """Whether moves are buffered that are not counted yet."""
         return bool(self._buffer.moves)
@@ -451,7 +456,7 @@ class Journal:
             (first_lsn, self.next_lsn),
             has_runs=bool(self._buffer.runs),
             first_route=min(self._routes.new, default=None),
-            moved=bounds_of_runs(moves[1::3], moves[2::3]),
+            moved=records.bounds_of_runs(moves[1::3], moves[2::3]),
         )
 
     def _begin_segment(
@@ -691,10 +696,3 @@ class Journal:
         self._reader.close()
         self._chain.close()
         self._end_mark.close()
-
-
-def bounds_of_runs(firsts: Sequence[int], counts: Sequence[int]) -> tuple[int, int] | None:
-    """The lowest and the highest LSN of some runs, None if there are none."""
-    if not firsts:
-        return None
-    return min(firsts), max(map(int.__add__, firsts, counts)) - 1

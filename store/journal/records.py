@@ -316,6 +316,13 @@ def span(lsns: Sequence[int]) -> tuple[int, int]:
     return min(lsns), max(lsns)
 
 
+def bounds_of_runs(firsts: Sequence[int], counts: Sequence[int]) -> tuple[int, int] | None:
+    """The lowest and the highest LSN of some runs, None if there are none."""
+    if not firsts:
+        return None
+    return min(firsts), max(map(int.__add__, firsts, counts)) - 1
+
+
 def pack_settles(settles: Iterable[tuple[int, Sequence[int]]]) -> list[bytes]:
     """Return sections of (queue id, LSNs), each of which is a range or a list of distinct LSNs."""
     ranges: list[int] = []

@@ -14,7 +14,6 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.store.journal import records
-from vouchmq.store.journal.journal import bounds_of_runs
 from vouchmq.store.journal.positions import WIDTH, Positions
 from vouchmq.store.journal.records import Section
 from vouchmq.store.lsns import Lsns, Settled
@@ -288,7 +287,7 @@ class Replay:
         remains: Remains | None,
     ) -> None:
         numbers = records.numbers_in(body[0])
-        bounds = bounds_of_runs(numbers[1::3], numbers[2::3])
+        bounds = records.bounds_of_runs(numbers[1::3], numbers[2::3])
         if bounds is not None:
             self.message_lsn = max(self.message_lsn, bounds[1])
         numbers.reverse()
@@ -401,7 +400,7 @@ def _note(index: SegmentIndex, block: Block, bodies: Bodies, seen: set[int]) -> 
     moved = None
     if records.MOVES in bodies:
         moves = records.numbers_in(bodies[records.MOVES][0])
-        moved = bounds_of_runs(moves[1::3], moves[2::3])
+        moved = records.bounds_of_runs(moves[1::3], moves[2::3])
     routes = records.unpack_routes(*bodies[records.ROUTES]) if records.ROUTES in bodies else ()
     new = {number for number, _, _ in routes} - seen
     seen |= new
