@@ -96,10 +96,23 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def module_path(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """A directory for what the tests of a module share; it goes with them if none has failed.
+
+    A journal takes 64 MiB from the start: those of all tests together would fill a small disk.
+    """
+    failed = request.session.testsfailed
+    directory = tmp_path_factory.mktemp(request.path.stem)
+    yield directory
+    if request.session.testsfailed == failed:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
 def broker(
-    request: pytest.FixtureRequest,
-    referee_url: str | None,
-    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest, referee_url: str | None, module_path: Path
 ) -> Iterator[Broker]:
     """The broker under test, one per module; a VouchMQ must end cleanly and without a traceback.
 
@@ -109,7 +122,7 @@ def broker(
         yield RefereeBroker(referee_url)
         return
     flags = getattr(request.module, "BROKER_FLAGS", ())
-    process = BrokerProcess(tmp_path_factory.mktemp("broker"), flags=flags)
+    process = BrokerProcess(module_path, flags=flags)
     process.start()
     try:
         yield process

@@ -51,11 +51,11 @@ def start(
 
 
 @pytest.fixture(scope="module")
-def filled(referee_url: str | None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def filled(referee_url: str | None, module_path: Path) -> Path:
     """The data directory of a stopped broker with COUNT messages, for tests to copy."""
     if referee_url is not None:
         pytest.skip("damages VouchMQ's own files")
-    broker = BrokerProcess(tmp_path_factory.mktemp("filled"), flags=IN_SMALL_SEGMENTS)
+    broker = BrokerProcess(module_path, flags=IN_SMALL_SEGMENTS)
     try:
         broker.start()
         fill(broker)

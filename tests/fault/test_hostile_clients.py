@@ -10,6 +10,7 @@ import random
 import struct
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pamqp.commands as amqp
 import psutil
@@ -226,13 +227,12 @@ def test_handshake_that_never_ends_is_dropped(
 
 @pytest.fixture
 def own_broker_with_short_handshake(
-    referee_url: str | None, tmp_path_factory: pytest.TempPathFactory
+    referee_url: str | None, module_path: Path
 ) -> Iterator[BrokerProcess]:
     """A broker that waits half a second for the end of the handshake."""
     if referee_url is not None:
         pytest.skip("needs a setting")
-    directory = tmp_path_factory.mktemp("handshake")
-    process = BrokerProcess(directory, flags=["--handshake-timeout-s", "0.5"])
+    process = BrokerProcess(module_path, flags=["--handshake-timeout-s", "0.5"])
     process.start()
     try:
         yield process

@@ -15,13 +15,11 @@ NONE = b"\x00\x00"
 
 
 @pytest.fixture(scope="module")
-def tls(
-    referee_url: str | None, certificates: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[TlsBroker]:
+def tls(referee_url: str | None, certificates: Path, module_path: Path) -> Iterator[TlsBroker]:
     """A broker that speaks TLS."""
     if referee_url is not None:
         pytest.skip("VouchMQ's own settings")
-    made = TlsBroker(tmp_path_factory.mktemp("tls"), certificates)
+    made = TlsBroker(module_path, certificates)
     made.process.start()
     try:
         yield made

@@ -49,11 +49,10 @@ password = "plain"
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    directory = tmp_path_factory.mktemp("managed")
-    (directory / "c.toml").write_text(CONFIGURATION)
-    flags = ("--config", str(directory / "c.toml"), "--log-level", "info")
-    broker = ManagedBroker(directory, *flags)
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
+    (module_path / "c.toml").write_text(CONFIGURATION)
+    flags = ("--config", str(module_path / "c.toml"), "--log-level", "info")
+    broker = ManagedBroker(module_path, *flags)
     try:
         yield broker
         assert broker.process.stop() == 0, broker.process.output()

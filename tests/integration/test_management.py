@@ -21,8 +21,8 @@ PROGRAM = "vouchmq.management"
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(tmp_path_factory.mktemp("managed"), "--auth-failures-max", "3")
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
+    broker = ManagedBroker(module_path, "--auth-failures-max", "3")
     try:
         yield broker
         assert broker.process.stop() == 0, broker.process.output()

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pika
 import pytest
@@ -21,10 +22,8 @@ PER_ADDRESS = Limits().per_address
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(
-        *(tmp_path_factory.mktemp("abuse"), "--auth-failures-max", "5"),
-    )
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
+    broker = ManagedBroker(module_path, "--auth-failures-max", "5")
     try:
         yield broker
         assert broker.process.stop() == 0, broker.process.output()

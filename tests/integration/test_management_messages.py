@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pika
 import pytest
@@ -15,8 +16,8 @@ from vouchmq.management.resources.messages import text_of
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(tmp_path_factory.mktemp("messages"))
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
+    broker = ManagedBroker(module_path)
     try:
         yield broker
         assert broker.process.stop() == 0, broker.process.output()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pika
 import pytest
@@ -32,11 +33,10 @@ vhosts = ["/", "other"]
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    directory = tmp_path_factory.mktemp("reads")
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
     users = [USERS.format(tag=tag, tags="" if tag == "none" else f'"{tag}"') for tag in TAGS]
-    (directory / "c.toml").write_text(CONFIGURATION + "".join(users))
-    broker = ManagedBroker(directory, "--config", str(directory / "c.toml"))
+    (module_path / "c.toml").write_text(CONFIGURATION + "".join(users))
+    broker = ManagedBroker(module_path, "--config", str(module_path / "c.toml"))
     try:
         yield broker
         assert broker.process.stop() == 0, broker.process.output()
@@ -324,8 +324,8 @@ def test_health(managed: ManagedBroker) -> None:
     assert (missing.status, missing.body["missing"]) == (503, "mqtt")
 
 
-def test_an_alarm_fails_the_check(tmp_path_factory: pytest.TempPathFactory) -> None:
-    broker = ManagedBroker(tmp_path_factory.mktemp("low"), "--vm-memory-high-watermark", "1MB")
+def test_an_alarm_fails_the_check(tmp_path: Path) -> None:
+    broker = ManagedBroker(tmp_path, "--vm-memory-high-watermark", "1MB")
     try:
         broker.process.wait_until(lambda: broker.ask("GET", "/health/checks/alarms").status == 503)
         got = broker.ask("GET", "/health/checks/local-alarms").body

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -58,8 +59,8 @@ OPERATIONS = (
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(tmp_path_factory.mktemp("rights"))
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
+    broker = ManagedBroker(module_path)
     try:
         put(broker, "/vhosts/v")
         put(broker, f"/users/{USER}", {"password": USER, "tags": "management"})

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pika
 import pika.exceptions
@@ -22,8 +23,8 @@ ADMIN = shutil.which("rabbitmqadmin") or ""
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(tmp_path_factory.mktemp("writes"))
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
+    broker = ManagedBroker(module_path)
     try:
         yield broker
         assert broker.process.stop() == 0, broker.process.output()

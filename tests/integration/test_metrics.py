@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pika
 import pytest
@@ -20,8 +21,8 @@ STRANGE = 'a"b\\c'
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(tmp_path_factory.mktemp("metrics"))
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
+    broker = ManagedBroker(module_path)
     try:
         with pika.BlockingConnection(pika.URLParameters(broker.process.url)) as connection:
             channel = connection.channel()

@@ -14,8 +14,8 @@ PAGE = {"X-Requested-With": "vouchmq-page"}
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(tmp_path_factory.mktemp("page"))
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
+    broker = ManagedBroker(module_path)
     try:
         yield broker
         assert broker.process.stop() == 0, broker.process.output()
@@ -46,11 +46,11 @@ def test_a_session_is_a_login_of_the_broker(managed: ManagedBroker) -> None:
 
 
 def test_a_user_without_a_tag_is_not_let_in(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
 ) -> None:
-    file = Path(tmp_path_factory.mktemp("users")) / "vouchmq.toml"
+    file = tmp_path / "vouchmq.toml"
     file.write_text('[[users]]\nname = "plain"\npassword = "plain"\n')
-    broker = ManagedBroker(tmp_path_factory.mktemp("tags"), "--config", str(file))
+    broker = ManagedBroker(tmp_path, "--config", str(file))
     try:
         login = {"username": "plain", "password": "plain"}
         got = ask(broker.port, "POST", "/session", login, headers=PAGE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pika
 import pytest
@@ -19,9 +20,8 @@ MANY = 10_000
 
 
 @pytest.fixture(scope="module")
-def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]:
-    directory = tmp_path_factory.mktemp("page")
-    file = directory / "definitions.json"
+def managed(module_path: Path) -> Iterator[ManagedBroker]:
+    file = module_path / "definitions.json"
     names = ["first", "second", *(f"many-{number:05}" for number in range(MANY))]
     queue = {"vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
     exchange = {"vhost": "/", "name": "orders", "type": "topic", "durable": True}
@@ -32,7 +32,7 @@ def managed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ManagedBroker]
         "bindings": [{**binding, "destination": "first", "routing_key": "order.#"}],
     }
     file.write_text(json.dumps(definitions))
-    broker = ManagedBroker(directory, "--load-definitions", str(file))
+    broker = ManagedBroker(module_path, "--load-definitions", str(file))
     try:
         yield broker
         assert broker.process.stop() == 0, broker.process.output()

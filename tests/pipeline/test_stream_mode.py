@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -379,11 +380,9 @@ def test_batch_reads_have_two_ends(url: str, stream: str) -> None:
         ranges(startingOffsets=f'{{"{stream}": 41}}', endingOffsets=at)
 
 
-def test_a_broker_that_is_restarted_in_between(
-    tmp_path_factory: pytest.TempPathFactory, fresh: Fresh
-) -> None:
+def test_a_broker_that_is_restarted_in_between(tmp_path: Path, fresh: Fresh) -> None:
     """Tasks and driver connect again, each for as long as `readTimeoutMs`."""
-    broker = BrokerProcess(tmp_path_factory.mktemp("restarted"))
+    broker = BrokerProcess(tmp_path)
     broker.start()
     stream = fresh("stream")
     try:
