@@ -172,9 +172,8 @@ def test_finds_settles_forgotten_while_a_batch_is_on_its_way(
         self._forget_when_empty()
 
     monkeypatch.setattr(ClassicQueue, "log_settled", forgets)
-    # Marks of deliveries are left out as well.
-    found = caught(MOST_SEEDS * 2)
-    assert "came back" in found or "handed out before, but not redelivered" in found
+    # Marks of deliveries are left out as well; which states come nearest depends on the history.
+    assert "recovered is no state" in caught(MOST_SEEDS * 2)
 
 
 def test_finds_a_declare_ok_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
