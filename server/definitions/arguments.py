@@ -7,6 +7,7 @@ Spec: HTTP-41
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Final
 
 from vouchmq.protocol.fields import Field, Table, boolean, long_int, longstr
@@ -14,6 +15,9 @@ from vouchmq.server.settings.validation import NAME_MAX_SIZE, Check, InvalidValu
 
 MOST_DEPTH: Final = 16
 LARGEST_INTEGER: Final = 1 << 63
+LARGEST_UNSIGNED: Final = (1 << 64) - 1
+# Of parameters, whose values mean something to others.
+MOST_DOCUMENT_DEPTH: Final = 100
 
 
 def object_of(value: object) -> dict[str, object]:
@@ -73,6 +77,39 @@ def _field(value: object, at: str, depth: int) -> Field:
         items = (_field(each, f"{at}[{place}]", depth + 1) for place, each in enumerate(value))
         return Field("A", tuple(items))
     return Field("V", None)
+
+
+def require_storable(value: object) -> None:
+    """Pass what the broker can keep and show again: not all that JSON has.
+
+    Raises:
+        InvalidValueError: a number or text that it cannot, with its place
+    """
+    waiting: list[tuple[object, str, int]] = [(value, "", 0)]
+    while waiting:
+        each, at, depth = waiting.pop()
+        if isinstance(each, str):
+            _require_text(each, at)
+        elif isinstance(each, dict | list):
+            if depth >= MOST_DOCUMENT_DEPTH:
+                raise InvalidValueError("nested too deeply")
+            if isinstance(each, list):
+                waiting += [(item, f"{at}[{place}]", depth + 1) for place, item in enumerate(each)]
+                continue
+            for name, item in each.items():
+                _require_text(name, at)
+                waiting.append((item, f"{at}.{name}", depth + 1))
+        elif isinstance(each, int) and not -LARGEST_INTEGER <= each <= LARGEST_UNSIGNED:
+            raise InvalidValueError(f"{each} does not fit into 64 bits", at)
+        elif isinstance(each, float) and not math.isfinite(each):
+            raise InvalidValueError("too large", at)
+
+
+def _require_text(text: str, at: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidValueError("not valid Unicode text", at) from None
 
 
 Object = Annotated[Any, Check(object_of)]

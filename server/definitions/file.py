@@ -26,7 +26,7 @@ from vouchmq.protocol.fields import longstr
 from vouchmq.server.broker.definitions import UNLIMITED
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.broker.policy.policies import ALL, Policy
-from vouchmq.server.definitions.arguments import Arguments, Object
+from vouchmq.server.definitions.arguments import Arguments, Object, require_storable
 from vouchmq.server.errors import StartupError
 from vouchmq.server.settings.accounts import QUEUE_TYPES, UserAccount
 from vouchmq.server.settings.validation import (
@@ -345,6 +345,11 @@ def reading(text: str, content: Content, vhost: str | None = None) -> Iterator[N
             continue
         for number, row in enumerate(rows):
             where = f"{key}[{number}]"
+            try:
+                require_storable(row)
+            except InvalidValueError as error:
+                reader.faults.add(f"{where}{error.at}", str(error))
+                continue
             if isinstance(row, dict):
                 read(reader, row, where)
             else:

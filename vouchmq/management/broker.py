@@ -20,7 +20,7 @@ from vouchmq.server.admin.frames import FrameReader, frame
 from vouchmq.server.edge.control.client import short_address
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 
 READ_BYTES: Final = 262144
 CONNECTIONS: Final = 4
@@ -100,7 +100,7 @@ class Broker:
             CommandRefused: the broker does not do it
             BrokerUnavailable: it does not answer
         """
-        request = frame({"command": command, **arguments})
+        request = _request(command, arguments)
         async with self._turns:
             connection = await self._connection()
             rows: list[Row] = []
@@ -174,7 +174,7 @@ class Broker:
         connection = None
         try:
             connection = await self._connect()
-            async for content in connection.answer(frame({"command": command, **arguments})):
+            async for content in connection.answer(_request(command, arguments)):
                 yield content
         except (OSError, EOFError, ValueError) as error:
             raise BrokerUnavailable(_reason(error)) from error
@@ -187,7 +187,7 @@ class Broker:
         connection = await self._connect()
         columns: list[str] = []
         try:
-            async for content in connection.answer(frame({"command": command, **arguments})):
+            async for content in connection.answer(_request(command, arguments)):
                 if not content.get("ok", True):
                     raise CommandRefused(content["error"], content.get("code", 400), content)
                 columns = content.get("columns", columns)
@@ -237,6 +237,20 @@ class _Connection:
     def close(self) -> None:
         """Close it."""
         self._writer.close()
+
+
+def _request(command: str, arguments: Mapping[str, object]) -> bytes:
+    """A command as a frame.
+
+    Raises:
+        CommandRefused: there is a value in it that no frame can have
+    """
+    try:
+        return frame({"command": command, **arguments})
+    except OverflowError:
+        raise CommandRefused(f"{command}: an integer does not fit into 64 bits", 400, {}) from None
+    except RecursionError:
+        raise CommandRefused(f"{command}: nested too deeply", 400, {}) from None
 
 
 def _reason(error: Exception) -> str:

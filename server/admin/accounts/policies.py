@@ -20,7 +20,9 @@ from vouchmq.server.admin.commands import CommandRefused
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.policy.policies import ALL, QUEUES, Policy
+from vouchmq.server.definitions.arguments import require_storable
 from vouchmq.server.definitions.file import OPERATOR_POLICY, VHOST_LIMITS, is_of_plugin
+from vouchmq.server.settings.validation import InvalidValueError
 
 if TYPE_CHECKING:
     from vouchmq.server.admin.accounts.administration import Administration
@@ -210,8 +212,12 @@ class PolicyCommands:
 
     def _change(self, definition: d.ParameterSet | d.GlobalParameterSet) -> int:
         try:
+            # As in an import, so that what is exported can be imported.
+            require_storable(definition.value)
             # What a request can hold is more than JSON can.
             d.encode(definition)
+        except InvalidValueError as error:
+            raise CommandRefused(f"value{error.at}: {error}") from None
         except (TypeError, ValueError):
             raise CommandRefused("the value cannot be kept as JSON") from None
         return self._accounts.change(definition)

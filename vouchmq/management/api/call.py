@@ -149,6 +149,8 @@ class Call(Struct):
             given = json.decode(self.body or b"{}")
         except DecodeError:
             raise bad_request("not_json") from None
+        except RecursionError:
+            raise bad_request("nested too deeply") from None
         if not isinstance(given, dict):
             raise bad_request("not_json")
         # RabbitMQ names all that are missing.

@@ -347,6 +347,29 @@ def test_numbers_without_end() -> None:
         read_content(text)
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (f"{1 << 64}", r"\[0\].value: 18446744073709551616 does not fit into 64 bits"),
+        (f'[1, {{"a": {-(1 << 63) - 1}}}]', r"\[0\].value\[1\].a: -9223372036854775809 does not"),
+        ("[1e999]", r"\[0\].value\[0\]: too large"),
+        (r'["\ud800"]', r"\[0\].value\[0\]: not valid Unicode text"),
+        (r'{"a": {"\ud800": 1}}', r"\[0\].value.a: not valid Unicode text"),
+        ("[" * 200 + "]" * 200, r"\[0\]: nested too deeply"),
+    ],
+)
+def test_a_value_that_could_not_be_shown_again(value: str, text: str) -> None:
+    """Otherwise no listing and no export would be possible from then on."""
+    with pytest.raises(DefinitionsError, match=rf"^global_parameters{text}"):
+        read_content(f'{{"global_parameters": [{{"name": "x", "value": {value}}}]}}')
+
+
+def test_values_at_their_limits() -> None:
+    value = [(1 << 64) - 1, -(1 << 63), "\N{GRINNING FACE}", None, 1.5, True]
+    [found] = content(global_parameters=[{"name": "x", "value": value}]).global_parameters
+    assert found.value == value
+
+
 def test_arguments_nested_without_end() -> None:
     nested: dict[str, Any] = {}
     for _ in range(50):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -97,3 +98,8 @@ def test_a_parameter_that_would_do_nothing_is_refused(
 
 def test_a_value_that_is_no_json_is_refused(admin: Administrator) -> None:
     assert admin.refused("put global-parameter", name="g", value=b"bytes")[0] == 400
+    for value, text in (
+        ([{"a": 1 << 64}], "value[0].a: 18446744073709551616 does not fit into 64 bits"),
+        (math.inf, "value: too large"),
+    ):
+        assert admin.refused("put global-parameter", name="g", value=value) == (400, text)
