@@ -52,6 +52,15 @@ def test_quick_start(celery: Celery, notes: Path) -> None:
         assert pong == {"ok": "pong"}
         inspect = app.control.inspect([worker], timeout=LIMIT_S, limit=1)
         assert "add" in inspect.registered()[worker]
+        [queue] = inspect.active_queues()[worker]
+        assert (queue["name"], queue["durable"]) == (f"{celery.prefix}.quickstart", True)
+        stats = inspect.stats()[worker]
+        assert stats["total"]["add"] == 20
+        assert stats["broker"]["transport"] == "amqp"
+        for told in (inspect.active(), inspect.reserved(), inspect.scheduled()):
+            assert told == {worker: []}
+        assert inspect.query_task(results[0].id) == {worker: {}}
+        assert inspect.conf()[worker]["broker_url"].startswith("amqp://")
         later = app.tasks["note"].apply_async((str(notes), "revoked"), countdown=2)
         later.revoke()
         app.tasks["note"].apply_async((str(notes), "not revoked"), countdown=2.2).get(

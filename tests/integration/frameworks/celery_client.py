@@ -27,7 +27,7 @@ class Celery:
         self.url = url
         self.prefix = f"frameworks.{uuid.uuid4().hex[:8]}"
         self._directory = directory
-        self._environment = {"FRAMEWORK_TEST_URL": url, "FRAMEWORK_TEST_PREFIX": self.prefix}
+        self.environment = {"FRAMEWORK_TEST_URL": url, "FRAMEWORK_TEST_PREFIX": self.prefix}
         self._apps = celery_apps.applications(url, self.prefix)
 
     def app(self, name: str) -> Any:
@@ -40,7 +40,7 @@ class Celery:
         return WorkerProcess(
             [*command, "--concurrency", "1", "--loglevel", "info", *flags],
             self._directory / f"{name}.{uuid.uuid4().hex[:8]}.log",
-            environment=self._environment,
+            environment=self.environment,
             ready=" ready.",
         )
 
