@@ -151,7 +151,7 @@ ROOMS: Final[dict[str, Room]] = {
         f"vouchmq.server.replication.{edge}": Room(
             REPLICATION, frozenset({"structlog"}), frozenset({"asyncio", "random", "ssl"})
         )
-        for edge in ("client", "connection", "log")
+        for edge in ("client", "connection", "log", "standby")
     },
     # It reads its file, and has paths among its values.
     "vouchmq.server.settings": Room(

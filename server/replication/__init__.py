@@ -2,5 +2,5 @@
 
 May import `store/`, and msgspec; `connection.py`, `client.py` and `monitoring.py` also the
 operating system. Nothing uses it yet. Start with `log.py`, which appends records and reads them
-back.
+back, and `standby.py`, which brings them into a directory.
 """

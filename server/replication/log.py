@@ -118,6 +118,9 @@ class NatsLog:
         self._refusal_delay_s = 0.0
         self._reading: _Reading | None = None
         self._retry: asyncio.TimerHandle | None = None
+        # Whoever reads is not to be told more now; the reading that would have gone on.
+        self._is_held = False
+        self._waiting_reading: _Reading | None = None
         # The highest sequence that is known to be taken; since when the leader denies it.
         self._known_last = 0
         self._denied_since = 0.0
@@ -164,6 +167,18 @@ class NatsLog:
     def read_subject(self, token: int, subject: str) -> None:
         """Read everything that has this subject; answered as `read_from` is."""
         self._read(token, 1, subject)
+
+    def hold_reading(self) -> None:
+        """Ask for no further batch until `resume_reading`; of the present one the rest comes."""
+        self._is_held = True
+
+    def resume_reading(self) -> None:
+        """Go on where the reading was held."""
+        self._is_held = False
+        reading, self._waiting_reading = self._waiting_reading, None
+        if reading is not None and reading is self._reading:
+            reading.progress_at = self._loop.time()
+            self._go_on(reading)
 
     def purge(self, subject: str) -> None:
         self.client.request(
@@ -316,6 +331,9 @@ class NatsLog:
         """Read what is missing, or end."""
         if reading.next > reading.last:
             self._end(reading)
+            return
+        if self._is_held:
+            self._waiting_reading = reading
             return
         count = min(BATCH_MESSAGES, reading.last - reading.next + 1)
         reading.previous = 0

@@ -84,6 +84,9 @@ class Mirror:
         self.damaged = self.own.damaged()
         # The end of the log was read, and nothing is behind it here.
         self.has_reached_end = False
+        # Kind of the last record that counted, 0 before any; who has made the last claim.
+        self.last_kind = 0
+        self.leader = ""
         self._is_proven = at == START
         self._unproven_ends = 0
         self._files = set(self.own.found)
@@ -152,9 +155,11 @@ class Mirror:
             return
         self._is_proven = True
         self._is_behind_jump = self._is_behind_jump or len(self.view.jumps) > jumps
+        self.last_kind = one.header.kind
         if one.header.kind == record.BLOCKS:
             self._apply(one)
         elif one.header.kind == record.CLAIM:
+            self.leader = record.claimant(one.body)
             self._end_of_epoch()
         if self._end == self._block_start and not self.view.jumps:
             self._whole = self.at._replace(generation=self._generation, offset=self._end)
