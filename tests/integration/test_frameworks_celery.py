@@ -79,17 +79,26 @@ def test_task_whose_process_is_killed_is_done_again(celery: Celery, notes: Path)
 
 
 def test_worker_that_is_stopped_finishes_its_task(celery: Celery, notes: Path) -> None:
-    """A warm shutdown leaves nothing behind, neither done twice nor undone."""
+    """A warm shutdown leaves nothing undone, and nothing is done twice that was acked.
+
+    On a busy machine Celery's pool may wait in vain for its own main process to take the result of
+    the task under way (billiard's `_ensure_messages_consumed` gives up after 30 s). The worker then
+    ends without an ack, and the broker owes it to somebody else.
+    """
     task = celery.app("careful").tasks["note"]
     with celery.worker("careful") as worker:
         results = [task.apply_async((str(notes), f"{number}", 0.1)) for number in range(20)]
         results[0].get(timeout=LIMIT_S)
         assert worker.stop() == 0
-    assert 1 <= len(notes.read_text().split()) < 20
+    first = [*map(int, notes.read_text().split())]
+    assert 1 <= len(first) < 20
     with celery.worker("careful"):
         for result in results:
             result.get(timeout=LIMIT_S)
-    assert sorted(map(int, notes.read_text().split())) == list(range(20))
+    again = [*map(int, notes.read_text().split())][len(first) :]
+    if again[0] == first[-1]:
+        del again[0]
+    assert first + again == list(range(20))
 
 
 def test_waiting_for_an_eta_holds_nobody_up(celery: Celery, notes: Path) -> None:
