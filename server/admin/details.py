@@ -59,12 +59,14 @@ class OverviewDetails(OverviewView, frozen=True, array_like=True):
     For `oldest_unacked_s` seconds the oldest unacknowledged delivery has been outstanding, perhaps
     for one more.
     `publishers` are channels that have published, `published_confirm` what came on those with
-    confirms. `by_type` has what queues of each type have counted.
+    confirms. `routed` are the copies of all of them in queues. `by_type` has what queues of each
+    type have counted.
     """
 
     oldest_unacked_s: float
     publishers: int
     published_confirm: int
+    routed: int
     by_type: Mapping[str, Mapping[str, int]]
 
 
@@ -187,6 +189,7 @@ class Details:
             oldest_unacked_s=totals.oldest_unacked_ms / 1000,
             publishers=totals.publishers,
             published_confirm=totals.published_confirm,
+            routed=totals.routed,
             by_type={name: asdict(counters) for name, counters in totals.by_type.items()},
         )
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from vouchmq.server.broker.counters import QueueCounters
+from vouchmq.server.broker.counters import ExchangeCounters, QueueCounters
 from vouchmq.server.broker.features.options import CLASSIC, QUORUM, STREAM, queue_type_of
 from vouchmq.server.version import VERSION
 
@@ -91,13 +91,16 @@ class Totals:
         self._opened = (closed.connections_opened, closed.channels_opened)
         vhosts = source.broker.vhosts.values()
         self.by_type = {each: QueueCounters() for each in (CLASSIC, QUORUM, STREAM)}
+        self._exchange_totals = ExchangeCounters()
         for gone in (source.broker.deleted_counters, *(vhost.deleted_counters for vhost in vhosts)):
+            self._exchange_totals.add(gone.exchanges)
             for queue_type, counters in gone.by_type.items():
                 self.by_type[queue_type].add(counters)
         self._churn = replace(source.broker.churn)
         for vhost in vhosts:
             self._churn.add(vhost.churn)
         self._queues = [queue for vhost in vhosts for queue in vhost.every_queue()]
+        self._exchanges = [each for vhost in vhosts for each in vhost.exchanges.values()]
         self._queue_count = sum(len(vhost.queues) for vhost in vhosts)
         # A connection leaves its own counters when it closes; these stay as they are then.
         self._bytes_of = [connection.counters for connection in connections]
@@ -129,6 +132,15 @@ class Totals:
             self._ready += queue.ready_count
             self._unacked += queue.unacked_count
             yield
+
+        for exchange in self._exchanges:
+            self._exchange_totals.add(exchange.counters)
+            yield
+
+    @property
+    def routed(self) -> int:
+        """Copies of what clients have published, in queues."""
+        return self._exchange_totals.published_out
 
     @property
     def published_confirm(self) -> int:

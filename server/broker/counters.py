@@ -74,13 +74,22 @@ class QueueCounters(Counters):
             self.dropped += count
 
 
-class DeletedCounters:
-    """What queues that are gone have counted, by their type."""
+@dataclass(slots=True)
+class ExchangeCounters(Counters):
+    """Messages that clients published to an exchange, and their copies in queues."""
 
-    __slots__ = ("by_type",)
+    published_in: int = 0
+    published_out: int = 0
+
+
+class DeletedCounters:
+    """What queues that are gone have counted, by their type, and what exchanges have."""
+
+    __slots__ = ("by_type", "exchanges")
 
     def __init__(self) -> None:
         self.by_type: dict[str, QueueCounters] = {}
+        self.exchanges = ExchangeCounters()
 
     def add(self, queue_type: str, counters: QueueCounters) -> None:
         """A queue is gone."""
@@ -90,14 +99,7 @@ class DeletedCounters:
         """Take in what is counted elsewhere."""
         for queue_type, counters in others.by_type.items():
             self.add(queue_type, counters)
-
-
-@dataclass(slots=True)
-class ExchangeCounters(Counters):
-    """Messages that clients published to an exchange, and their copies in queues."""
-
-    published_in: int = 0
-    published_out: int = 0
+        self.exchanges.add(others.exchanges)
 
 
 @dataclass(slots=True)

@@ -637,6 +637,7 @@ class VHost(Generic[Q_co]):
 
     def _unregister_exchange(self, exchange: Exchange) -> int:
         del self.exchanges[exchange.name]
+        self.deleted_counters.exchanges.add(exchange.counters)
         self.generation += 1
         self.end_delay_queue(exchange.name)
         spec = self.forget_keys(exchange.name)

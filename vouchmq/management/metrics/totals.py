@@ -101,6 +101,11 @@ GLOBAL_COUNTERS: Final = (
         "published_confirm",
         "Messages received from publishers that want confirms",
     ),
+    Family(
+        "rabbitmq_global_messages_routed",
+        "routed",
+        "Messages routed to queues or streams, once for each",
+    ),
     Family("rabbitmq_global_messages_confirmed", "confirmed", "Messages confirmed to publishers"),
     Family(
         "rabbitmq_global_messages_unroutable_dropped",

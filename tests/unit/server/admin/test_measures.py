@@ -150,6 +150,7 @@ def test_the_overview_with_more_columns(world: DiskWorld, client: Client) -> Non
     [plain] = listed(world, "overview")
     assert plain.items() <= row.items()
     assert (row["published"], row["published_confirm"], row["publishers"]) == (4, 3, 2)
+    assert row["routed"] == 4
     types = row["by_type"]
     assert {name: each["published"] for name, each in types.items()} == {
         "classic": 3,

@@ -188,6 +188,8 @@ class TestDeletedVHost:
         self.queue.counters.published = 5
         self.vhost.deleted_counters.add("classic", QueueCounters(published=2))
         self.vhost.deleted_counters.add("stream", QueueCounters(acked=3))
+        self.vhost.exchanges["x"].counters.published_out = 4
+        self.vhost.deleted_counters.exchanges.published_out = 1
         self.delete()
         for _ in self.vhost.dismantle():
             pass
@@ -195,6 +197,7 @@ class TestDeletedVHost:
             "classic": QueueCounters(published=7),
             "stream": QueueCounters(acked=3),
         }
+        assert self.broker.deleted_counters.exchanges.published_out == 5
 
     def test_a_replay_over_a_snapshot_ends_the_same(self) -> None:
         self.delete()
