@@ -16,9 +16,10 @@ import pika
 import pytest
 
 from tests.integration.broker_process import BrokerProcess, clean_environment
-from tests.integration.management import ManagedBroker
+from tests.integration.management import ManagedBroker, quoted
 from tests.waiting import LIMIT_S
 from vouchmq.management.api.streams import MOST_STREAMS
+from vouchmq.management.api.streams import MOST_STREAMS_OF_USER as OF_ONE
 
 CONFIGURATION = """
 [[vhosts]]
@@ -115,12 +116,30 @@ def test_who_may_not_enter_a_virtual_host_hears_nothing_of_it(managed: ManagedBr
 
 
 def test_streams_leave_room_for_others(managed: ManagedBroker) -> None:
-    streams = [Stream(managed, "/events?event=nothing") for _ in range(MOST_STREAMS)]
-    refused = managed.ask("GET", "/events")
+    """Of a user for other users, and of all for requests that are none."""
+    users = ["guest", "limited", *(f"user {n}" for n in range(MOST_STREAMS // OF_ONE - 1))]
+    for user in users[2:]:
+        managed.ask("PUT", f"/users/{quoted(user)}", {"password": user, "tags": "monitoring"})
+    streams = []
+    for user in users[:-1]:
+        streams += [Stream(managed, "/events?event=nothing", user) for _ in range(OF_ONE)]
+        refused = managed.ask("GET", "/events", user=user)
+        assert (refused.status, refused.body) == (
+            429,
+            {
+                "error": "too_many_requests",
+                "reason": f"user '{user}' has {OF_ONE} streams open, and that is the limit",
+            },
+        )
+    assert len(streams) == MOST_STREAMS
+    refused = managed.ask("GET", "/events", user=users[-1])
     assert (refused.status, refused.body["error"]) == (503, "service_unavailable")
     assert managed.get("/whoami")["name"] == "guest"
     streams.pop().close()
-    managed.process.wait_until(lambda: managed.ask("HEAD", "/events").status == 200)
+    managed.process.wait_until(lambda: managed.ask("HEAD", "/events", user=users[-1]).status == 200)
+    # One that is refused, and one of which only the head is asked for, count for nothing.
+    streams.append(Stream(managed, "/events?event=nothing", users[-1]))
+    assert managed.ask("HEAD", "/events", user=users[-1]).status == 503
     for stream in streams:
         stream.close()
 

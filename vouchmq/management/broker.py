@@ -62,7 +62,6 @@ class Broker:
         self._directory = directory
         self._free: list[_Connection] = []
         self._turns = asyncio.Semaphore(CONNECTIONS)
-        self.watchers = 0  # who has a connection for themselves
 
     async def ask(self, command: str, **arguments: object) -> Row:
         """Have a command done; gives the last frame of its answer.
@@ -147,12 +146,8 @@ class Broker:
             CommandRefused: the broker does not do it
             BrokerUnavailable: it does not answer, or has gone
         """
-        self.watchers += 1
-        try:
-            async for row in self._watched(command, arguments):
-                yield row
-        finally:
-            self.watchers -= 1
+        async for row in self._watched(command, arguments):
+            yield row
 
     async def hold(self, command: str, **arguments: object) -> None:
         """Have a command begun that lasts as long as it is waited for.
@@ -170,7 +165,6 @@ class Broker:
         Raises:
             BrokerUnavailable: it does not answer, or has gone
         """
-        self.watchers += 1
         connection = None
         try:
             connection = await self._connect()
@@ -179,7 +173,6 @@ class Broker:
         except (OSError, EOFError, ValueError) as error:
             raise BrokerUnavailable(_reason(error)) from error
         finally:
-            self.watchers -= 1
             if connection is not None:
                 connection.close()
 

@@ -31,6 +31,7 @@ from vouchmq.management.api.errors import (
     NOT_ALLOWED,
     NOT_AUTHORISED,
     TOO_LARGE,
+    TOO_MANY,
     UNAVAILABLE,
     ApiError,
     bad_request,
@@ -38,6 +39,7 @@ from vouchmq.management.api.errors import (
 )
 from vouchmq.management.api.openapi import described
 from vouchmq.management.api.rates import Rates
+from vouchmq.management.api.streams import Streams
 from vouchmq.management.broker import Broker, BrokerUnavailable, CommandRefused
 from vouchmq.management.resources.table import ROUTES
 
@@ -64,8 +66,6 @@ JSON: Final = "application/json"
 # What the broker's control commands call a bad login, and what they may call an error of theirs.
 LOGIN_REFUSED: Final = 401
 CODES: Final = {404: 404, 401: 401, 403: 401, 412: 412, 503: 503}
-# A login that the broker does not look at: too many of this user from this address have failed.
-TOO_MANY_LOGINS: Final = 429
 TOO_SLOW: Final = 408
 # What is left of a body is not read.
 CLOSE: Final = {"connection": "close"}
@@ -88,6 +88,7 @@ class Api:
     def __init__(self, broker: Broker, routes: Sequence[Route] = ROUTES) -> None:
         self._broker = broker
         self._rates = Rates(time.monotonic)
+        self._streams = Streams()
         self._routes: dict[int, list[Route]] = {}
         for route in routes:
             self._routes.setdefault(len(route.parts), []).append(route)
@@ -119,10 +120,10 @@ class Api:
         parts = _parts(request.scope)
         if parts == (DESCRIPTION,):
             return _response(200, self._description, {})
-        found = self._find(parts)
-        if found is None:
+        place = self._find(parts)
+        if place is None:
             raise not_found()
-        route, names = found
+        route, names = place
         allowed = _allowed(route)
         method = "GET" if request.method == "HEAD" else request.method
         if method == "OPTIONS":
@@ -134,6 +135,7 @@ class Api:
         call = Call(
             broker=self._broker,
             rates=self._rates,
+            streams=self._streams,
             visitor=visitor,
             names=names,
             query=dict(parse_qsl(request.url.query, keep_blank_values=True)),
@@ -145,7 +147,10 @@ class Api:
         )
         call.require(ANY_TAG)
         call.require(route.needed(method))
-        return _rendered(await handler(call))
+        found = await handler(call)
+        if isinstance(found, Streamed) and request.method == "HEAD":
+            await found.pieces.aclose()
+        return _rendered(found)
 
     def _find(self, parts: Sequence[str]) -> tuple[Route, dict[str, str]] | None:
         """The route of a path, and what stands where it has names."""
@@ -172,7 +177,8 @@ class Api:
                 "authenticate", user=user, password=password, address=_origin(request)
             )
         except CommandRefused as error:
-            if error.code == TOO_MANY_LOGINS:
+            # The broker does not look at it: too many of this user from this address have failed.
+            if error.code == TOO_MANY:
                 raise ApiError(error.code, "too_many_requests", error.text, RETRY) from None
             if error.code != LOGIN_REFUSED:
                 raise

@@ -5,7 +5,7 @@ Spec: HTTP-01, HTTP-04
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import DecodeError, Struct, ValidationError, convert, field, json, structs
@@ -14,6 +14,7 @@ from vouchmq.management.api.errors import bad_request, not_found, refused
 
 if TYPE_CHECKING:
     from vouchmq.management.api.rates import Rates
+    from vouchmq.management.api.streams import Streams
     from vouchmq.management.broker import Broker
 
 ADMINISTRATOR: Final = "administrator"
@@ -70,6 +71,7 @@ class Call(Struct):
     Args:
         broker: to ask
         rates: what counters were some seconds ago
+        streams: answers that go on
         visitor: who asks
         names: what stands in the path, by the names of the route
         query: parameters behind the path
@@ -82,6 +84,7 @@ class Call(Struct):
 
     broker: Broker
     rates: Rates
+    streams: Streams
     visitor: Visitor
     names: Mapping[str, str]
     query: Mapping[str, str]
@@ -189,7 +192,7 @@ class Streamed(Struct, frozen=True):
         media_type: what they are
     """
 
-    pieces: AsyncIterator[bytes]
+    pieces: AsyncGenerator[bytes, None]
     media_type: str
 
 

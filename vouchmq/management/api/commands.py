@@ -23,7 +23,6 @@ from vouchmq.management.api.call import (
     Streamed,
 )
 from vouchmq.management.api.errors import UNAVAILABLE, bad_request
-from vouchmq.management.api.streams import kept_alive, require_another
 from vouchmq.management.broker import BrokerUnavailable
 from vouchmq.server.admin.frames import BadFrame, FrameReader, frame
 
@@ -90,8 +89,8 @@ async def run(call: Call) -> Streamed:
         call.require(OF_THE_BROKER[command])
     else:
         raise bad_request(f"{command!r} cannot be asked for over HTTP")
-    require_another(call.broker)
-    return Streamed(kept_alive(_answer(call, command, request), FILLER), MEDIA_TYPE)
+    answer = _answer(call, command, request)
+    return Streamed(await call.streams.begin(call.visitor.user, answer, FILLER), MEDIA_TYPE)
 
 
 def _request(body: bytes) -> dict[str, Any]:

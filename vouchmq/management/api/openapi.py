@@ -31,7 +31,9 @@ ANSWERS: Final = {
     "400": "bad request",
     "404": "no such object",
     "412": "something else has to be done before",
+    "408": "the body does not come",
     "413": "the body is too large",
+    "429": "too many failed logins, streams or requests",
     "503": "the broker does not answer",
 }
 

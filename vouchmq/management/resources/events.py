@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 from msgspec import json
 
 from vouchmq.management.api.call import Streamed
-from vouchmq.management.api.streams import kept_alive, require_another
 from vouchmq.management.broker import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -33,11 +32,11 @@ BEGUN: Final = b": listening\n\n"
 
 async def events(call: Call) -> Streamed:
     """What happens from now on; `event=` (any number, with commas) takes those that begin so."""
-    require_another(call.broker)
     vhost = await call.vhost()
     prefixes = [each for each in call.query.get("event", "").split(",") if each]
     rows = call.broker.watch("watch events", vhost=vhost, prefixes=prefixes)
-    return Streamed(kept_alive(_pieces(rows, call.visitor), COMMENT), EVENT_STREAM)
+    pieces = _pieces(rows, call.visitor)
+    return Streamed(await call.streams.begin(call.visitor.user, pieces, COMMENT), EVENT_STREAM)
 
 
 async def _pieces(rows: AsyncIterator[Row], visitor: Visitor) -> AsyncGenerator[bytes, None]:
