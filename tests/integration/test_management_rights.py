@@ -47,6 +47,9 @@ OPERATIONS = (
     operation("POST", "/queues/v/q/get", "read", GET),
     operation("GET", "/queues/v/q/messages", "read"),
     operation("POST", "/queues/v/q/move", "read write", {"to_queue": "r"}),
+    operation("POST", "/queues/v/q/move", "read write", {"to_queue": "r", "keep": True}),
+    operation("POST", "/queues/v/q/move", "read write", {"to_exchange": "x"}),
+    operation("POST", "/queues/v/q/return-dead-letters", "read write", {}),
     operation("PUT", "/exchanges/v/new", "configure", {"type": "fanout"}),
     operation("DELETE", "/exchanges/v/x", "configure"),
     operation("POST", "/exchanges/v/x/publish", "write", MESSAGE),
@@ -92,8 +95,6 @@ def prepare(managed: ManagedBroker) -> None:
         managed.ask("DELETE", f"/bindings/v/e/x/{end}/new")
         managed.ask("POST", f"/bindings/v/e/x/{end}", {"routing_key": "k"})
     put(managed, "/queues/v/q/resume")
-    # Rights on what a message is moved to are asked for when there is one.
-    managed.ask("POST", "/exchanges/v/amq.default/publish", {**MESSAGE, "routing_key": "q"})
 
 
 def is_refused(got: Got) -> bool:

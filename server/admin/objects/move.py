@@ -37,7 +37,7 @@ from vouchmq.server.admin.objects.queues import QueueArguments
 from vouchmq.server.admin.objects.values import short
 from vouchmq.server.broker.dead_letter.headers import X_DEATH
 from vouchmq.server.broker.dead_letter.publisher import Way
-from vouchmq.server.broker.exchanges.exchange import READS_KEYS
+from vouchmq.server.broker.exchanges.exchange import READS_KEYS, Exchange
 from vouchmq.server.broker.names import exchange_text, queue_text
 from vouchmq.server.channel.publish import as_headers, copies
 
@@ -162,6 +162,7 @@ class Moving:
         queue = self._queue = source_of(connection, asked)
         if not queue.consuming_removes:
             raise PreconditionFailed(f"messages of a stream can only be copied: {queue.spec.text}")
+        require_way(connection, asked)
         ready = queue.ready_count
         self._left = ready if asked.count is None else min(asked.count, ready)
         if asked.ids is None:
@@ -284,6 +285,7 @@ class Copying:
     def _begin(self) -> None:
         asked, connection = self._asked, self._connection
         queue = self._queue = source_of(connection, asked)
+        require_way(connection, asked)
         first = queue.peek(0, 1)
         self._at = first.first if first is not None else 0
         # What is copied into this very queue is not copied again.
@@ -366,6 +368,52 @@ def source_of(connection: OperatorConnection, asked: FromQueue) -> Queue:
     return vhost.find_queue(asked.name, connection)
 
 
+def require_way(connection: OperatorConnection, asked: FromQueue) -> None:
+    """Pass if messages may go where they are to go, whether there are any or not.
+
+    Raises:
+        AmqpError: that is not there, or the user may not write to it
+        CommandRefused: it takes copies only
+    """
+    if not isinstance(asked, Move):
+        require_write(connection, "")
+    elif asked.to_queue is not None:
+        require_write(connection, "")
+        connection.vhost.find_queue(asked.to_queue, connection)
+    else:
+        require_write(connection, asked.to_exchange or "", asked.routing_key)
+        if not asked.keep:
+            target_exchange(connection, asked.to_exchange or "")
+
+
+def require_write(
+    connection: OperatorConnection, name: str, routing_key: str | None = None
+) -> None:
+    """Pass if the user may publish to an exchange, and with this key if it is a topic exchange.
+
+    Raises:
+        AmqpError: there is no such exchange, or the user may not
+    """
+    vhost, user = connection.vhost, connection.user
+    user.require("write", "exchange", name or "amq.default", vhost.name)
+    if vhost.find_exchange(name).type == "topic" and routing_key is not None:
+        user.require_topic("write", routing_key, name, vhost.name)
+
+
+def target_exchange(connection: OperatorConnection, name: str) -> Exchange:
+    """The exchange that messages are moved to.
+
+    Raises:
+        NotFound: there is none
+        CommandRefused: it takes copies only
+    """
+    exchange = connection.vhost.find_exchange(name)
+    if exchange.reads & READS_KEYS:
+        text = exchange_text(name, connection.vhost.name)
+        raise CommandRefused(f"move: {text} drops duplicates; copy to it, or move to a queue")
+    return exchange
+
+
 def way_to(asked: Move) -> Callable[[OperatorConnection, Message], Way]:
     """Where each message goes that an operator moves."""
 
@@ -402,10 +450,7 @@ def routed_way(
     """
     vhost, user = connection.vhost, connection.user
     user.require("write", "exchange", name or "amq.default", vhost.name)
-    exchange = vhost.find_exchange(name)
-    if exchange.reads & READS_KEYS:
-        text = exchange_text(name, vhost.name)
-        raise CommandRefused(f"move: {text} drops duplicates; copy to it, or move to a queue")
+    exchange = target_exchange(connection, name)
     raw = anew(message[0])
     key = key_of(message) if routing_key is None else routing_key
     properties = Properties(property_block(raw))

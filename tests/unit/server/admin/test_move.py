@@ -205,6 +205,21 @@ class TestMove:
         text = "write access to exchange 'amq.default' in vhost '/' refused for user 'poor'"
         to_a = {"user": "poor", "to_queue": "a"}
         assert refused(world, "move", name="open", **to_a) == (403, f"ACCESS_REFUSED - {text}")
+        # Not by the first message: the queue may be empty.
+        client.method(1, commands.Queue.Purge(queue="open"))
+        client.hear()
+        topic = {"user": "poor", "to_exchange": "amq.topic"}
+        refusal = (403, f"ACCESS_REFUSED - {text}")
+        assert refused(world, "move", name="open", **to_a) == refusal
+        assert refused(world, "move", name="open", keep=True, **to_a) == refusal
+        assert refused(world, "return dead letters", name="open", user="poor") == refusal
+        text = text.replace("amq.default", "amq.topic")
+        assert refused(world, "move", name="open", **topic) == (403, f"ACCESS_REFUSED - {text}")
+        for keep in (True, False):
+            for target in ("to_queue", "to_exchange"):
+                way = {target: "none", "keep": keep}
+                assert refused(world, "move", name="open", **way)[0] == 404
+        publish(client, "open", b"2")
         assert refused(world, "move", name="a", to_queue="none")[0] == 404
         assert refused(world, "move", name="a", to_exchange="none")[0] == 404
         assert refused(world, "move", name="none", to_queue="a")[0] == 404
