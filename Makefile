@@ -106,6 +106,8 @@ requirements: ## pin the newest versions that pyproject.toml allows
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 		--no-header --no-emit-index-url requirements/java.in -o requirements/java.txt
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
+		--no-header --no-emit-index-url requirements/schemathesis.in -o requirements/schemathesis.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --upgrade \
 		--no-header --no-emit-index-url requirements/deploy.in -o requirements/deploy.txt
 
 check: lint types test ## the gate
