@@ -225,6 +225,10 @@ ROOMS: Final[dict[str, Room]] = {
         frozenset({"pamqp", "psutil", "rich"}),
         WORLD,
     ),
+    # A standby needs the log's engine.
+    "bench.micro.standby": Room(
+        ("bench", "vouchmq.server.replication", "vouchmq.store"), frozenset({"uvloop"}), WORLD
+    ),
     "bench.pipeline": Room(
         ("bench", "vouchmq.kit", "vouchmq.spark"),
         frozenset({"pamqp", "pika", "psutil", "pyarrow", "pyspark", "rich"}),

@@ -123,7 +123,9 @@ class Parser:
                 if buffer[end : end + 2] != CRLF:
                     raise NatsProtocolError("a message is longer than its line says")
                 content = position + header_bytes
-                header, payload = bytes(buffer[position:content]), bytes(buffer[content:end])
+                # A slice of the buffer itself would be one copy more.
+                with memoryview(buffer) as view:
+                    header, payload = bytes(view[position:content]), bytes(view[content:end])
                 event = Message(subject, reply, header, payload)
                 self._begun = None
                 position = end + 2

@@ -11,6 +11,7 @@ What holds:
 - The next reading begins when all of the one before is applied. So whatever becomes of connections,
   it goes on at the mirror's own position, and what comes late has a token that nobody waits for.
 - `end_read` is told when everything up to that end is applied. Silence can be measured by it.
+- Summaries of full segments are made when everything else is done, one between two readings.
 - A sync follows a second after the first record that is not synced, or `SYNC_BYTES`.
 
 A segment that cannot be healed is tried again from time to time: the log may be damaged itself, or
@@ -233,6 +234,7 @@ class Standby:
         self._to_heal = list(mirror.damaged)
         self._heal_at = 0.0
         self._may_heal = False
+        self._may_summarize = False
         # The segment that is being read again, or 0.
         self._healing = 0
         # Those of which it was said that this failed.
@@ -269,7 +271,7 @@ class Standby:
         self._rest(close, needs_success=False)
 
     def _rest(self, then: Callable[[], None], *, needs_success: bool) -> None:
-        self._is_following = False
+        self._is_following = self._may_summarize = False
         self._drop_reading()
         self._is_sync_due = self._is_dirty
         self._then = then, needs_success
@@ -357,6 +359,10 @@ class Standby:
                 self._work(
                     partial(self._mirror.ended, last), partial(self._end_applied, last, ended_at)
                 )
+        elif self._may_summarize and self._mirror.lacks_summary:
+            # One between two readings, once there is nothing else to do.
+            self._may_summarize = False
+            self._work(self._mirror.summarize, _nothing)
         else:
             return False
         return True
@@ -407,6 +413,7 @@ class Standby:
     def _end_applied(self, last: int, ended_at: float, _: None) -> None:
         progress = self.progress
         self._may_heal = True
+        self._may_summarize = self._is_following and progress.is_complete
         if progress.is_complete:
             progress.caught_up_at = ended_at
         self._owner.end_read(ended_at, last, is_complete=progress.is_complete)

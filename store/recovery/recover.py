@@ -61,6 +61,11 @@ from vouchmq.store.journal.segments import (
 )
 from vouchmq.store.reading.index import Index, SegmentIndex
 from vouchmq.store.recovery.replay import RecoveredQueue, Remains, Replay
+from vouchmq.store.recovery.rested_segment import (
+    LEAST_SUMMARY_BYTES,
+    can_have_summary,
+    rested_segment,
+)
 from vouchmq.store.recovery.scan import Extent, Verdict, list_generations, merge_gaps, read_segment
 from vouchmq.store.recovery.summary import Summary, read_summary
 from vouchmq.store.recovery.summary_check import SummaryCheck
@@ -83,8 +88,6 @@ _MOVE_NOTES: Final = 4096
 # Of the newest segments so much is read at the start, which takes tenths of a second.
 WHOLE_BYTES: Final = 256 * 1024 * 1024
 _ALL_BYTES: Final = 1 << 62
-# A segment was cut where it ended; its summary may be as large as one of this size may have.
-_LEAST_SUMMARY_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(slots=True, frozen=True)
@@ -356,18 +359,15 @@ def _replay_segments(
         own = extents[generation]
         file = disk.open(segment_name(generation))
         try:
-            segment = Segment(generation, own[0].salt, own[0].first_lsn, file.size())
-            segment.offset = own[-1].end
-            segment.rest(max(extent.next_lsn for extent in own))
-            segment.first_number, segment.last_number = own[0].first_number, own[-1].last_number
-            segment.synced, segment.oldest = own[-1].synced, own[-1].oldest
+            segment = rested_segment(own, file.size())
             if generation in damaged:
                 remains[generation] = Remains()
             if generation in summary_check.trusted:
                 indexes.append(_replay_summary(disk, file, replay, segment))
             else:
-                size = max(segment.size_bytes, _LEAST_SUMMARY_BYTES)
-                summary = Summary(size) if _can_have_summary(own, remains) else None
+                size = max(segment.size_bytes, LEAST_SUMMARY_BYTES)
+                is_whole = can_have_summary(own) and generation not in remains
+                summary = Summary(size) if is_whole else None
                 index = replay.segment(file, own, segment, remains.get(generation), summary)
                 indexes.append(index)
                 _write_summary(disk, summary, segment, index)
@@ -387,11 +387,6 @@ def _replay_summary(disk: Disk, file: DiskFile, replay: Replay, segment: Segment
         raise OSError(errno.EIO, f"the summary of {segment.name} cannot be read any more")
     segment.has_summary = segment.is_unchecked = True
     return replay.summarized(file, found, segment)
-
-
-def _can_have_summary(own: list[Extent], remains: dict[int, Remains]) -> bool:
-    is_whole = len(own) == 1 and own[0].start == 0 and own[0].block_count > 1
-    return is_whole and own[0].generation not in remains
 
 
 def _write_summary(

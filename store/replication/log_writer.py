@@ -65,6 +65,9 @@ if TYPE_CHECKING:
 
 # More in one record buys no throughput, less costs some; an engine takes 1 MiB unless told else.
 RECORD_BYTES: Final = 512 * 1024
+# A new leader leaves out so many LSNs behind what it has recovered (`Journal.take`): none that the
+# old one has given to a message which is not in the log is given again.
+EPOCH_LSNS: Final = 1 << 32
 # A record under way is read for at this tick after it was sent, so it is older than one interval.
 _OLD_TICKS: Final = 2
 # So many readings may end behind messages that are gone: a later one finds the claim of who
@@ -124,6 +127,8 @@ class LogWriter:
     ) -> None:
         self.has_ended = False
         self.is_leading = False
+        # Where the last committed record ended that ends with a whole block; None before any.
+        self.whole: Position | None = None
         # Readings, and attempts beyond the first of each record.
         self.reading_count = 0
         self.repeat_count = 0
@@ -341,6 +346,7 @@ class LogWriter:
         """
         header = under_way.header
         self._view.advance(self.at.sequence + 1, header, under_way.checksum, under_way.size)
+        at = self.at
         self._under_way = None
         # An answer to it would be about a log without this record.
         self._reading = 0
@@ -353,4 +359,6 @@ class LogWriter:
             self._owner.claimed()
         self._next()
         if header.kind == record.BLOCKS:
+            if header.part == header.parts:
+                self.whole = at
             self._owner.committed(header.block, header.lsn)

@@ -26,18 +26,22 @@ What was tried: to compare checksums of blocks backwards, from the end of the di
 agree. That needs reading by position in both, and a search where there was more than one leader
 since; forwards there is one case.
 
+A summary of each full segment is made here, as no leader's is in the log (`summarize`).
+
 What it costs: a start reads and checks all segments of the directory. A healthy start could trust
 the full ones, as recovery trusts summaries.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.store.errors import LogBroken, NoMirror
+from vouchmq.store.errors import LogBroken, NoMirror, StoreError
 from vouchmq.store.journal import records
 from vouchmq.store.journal.end_mark import END_NAME
 from vouchmq.store.journal.segment import segment_name, summary_name
+from vouchmq.store.recovery.rested_segment import summarize
 from vouchmq.store.recovery.scan import list_generations
 from vouchmq.store.replication import record
 from vouchmq.store.replication.log_view import START, LogView, Position
@@ -98,6 +102,9 @@ class Mirror:
         self._block = at.block
         self._is_behind_jump = False
         self._jumps: list[tuple[Jump, int, int, int]] = []
+        # Segments that have a summary, or cannot have one.
+        names = disk.listdir()
+        self._summarized = {g for g in self._files if summary_name(g) in names}
         self._file: DiskFile | None = None
         self._dirty: list[DiskFile] = []
         self._is_directory_dirty = False
@@ -308,6 +315,7 @@ class Mirror:
         for generation in sorted(self._files, reverse=True):
             if generation >= self._generation:
                 disk.unlink(summary_name(generation))
+                self._summarized.discard(generation)
             if generation > self._generation:
                 disk.unlink(segment_name(generation))
                 self._files.remove(generation)
@@ -407,8 +415,34 @@ class Mirror:
         is_whole = self.own.healed(healing)
         if is_whole:
             self._files.add(healing.generation)
+            self._summarized.discard(healing.generation)
         self.damaged = self.own.damaged()
         return is_whole
+
+    @property
+    def lacks_summary(self) -> bool:
+        """Whether `summarize` has something to do."""
+        return self._next_summary() is not None
+
+    def summarize(self) -> None:
+        """Write the summary of one full segment, with which a take-over need not read it."""
+        generation = self._next_summary()
+        if generation is not None:
+            # Whether it worked or not: without it the next recovery only takes longer.
+            self._summarized.add(generation)
+            with suppress(OSError, StoreError):
+                summarize(self._disk, generation)
+
+    def _next_summary(self) -> int | None:
+        """Return the newest full segment that is synced, whole and without a summary."""
+        own, synced = self.own, self._position.at
+        generation = synced.generation if synced is not None else 0
+        candidates = (
+            g
+            for g in self._files - self._summarized
+            if g < generation and not own.is_gone(g) and g not in self.damaged
+        )
+        return max(candidates, default=None)
 
     def close(self) -> None:
         """Close all files. What was not synced is read again."""

@@ -24,7 +24,7 @@ from vouchmq.store.recovery.recover import Recovered, open_journal
 from vouchmq.store.replication import record
 from vouchmq.store.replication.log_edge import LogAnswers
 from vouchmq.store.replication.log_view import Position
-from vouchmq.store.replication.log_writer import LogWriter
+from vouchmq.store.replication.log_writer import EPOCH_LSNS, LogWriter
 from vouchmq.store.replication.mirror import Mirror
 from vouchmq.store.replication.record import Subjects
 from vouchmq.store.replication.watermark import Watermark
@@ -152,8 +152,14 @@ class Machine:
         await done.wait()
         self.standby = None
         self.journal, self.recovered = open_journal(
-            self.disk, segment_size_bytes=self.segment_bytes, wall_ms=lambda: 1, tap=self.writer
+            self.disk,
+            segment_size_bytes=self.segment_bytes,
+            wall_ms=lambda: 1,
+            # Summaries are believed wherever there are any.
+            whole_bytes=0,
+            tap=self.writer,
         )
+        self.journal.take(EPOCH_LSNS)
         self._watermark = Watermark(self.journal.written_lsn, self._passed)
         return self.recovered
 

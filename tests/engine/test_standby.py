@@ -235,6 +235,23 @@ async def test_purged_segments_are_passed_over(server: NatsServer, tmp_path: Pat
         assert live(await third.lead()) == messages
 
 
+async def test_a_take_over_reads_no_full_segment(server: NatsServer, tmp_path: Path) -> None:
+    """Their summaries have been made meanwhile."""
+    async with machines(server, tmp_path, "first", "second") as (first, second):
+        first.start()
+        await first.lead()
+        second.start()
+        messages = await fill(first, 100)
+        await second.has_all()
+        full = len(second.segments()) - 1
+        assert full >= 3
+        await second.until(lambda: len(list(second.directory.glob("*.summary"))) >= full)
+        await first.stop()
+        recovered = await second.lead()
+        assert recovered.report.unread_segments >= full
+        assert live(recovered) == messages
+
+
 async def test_a_server_that_is_killed(server: NatsServer, tmp_path: Path) -> None:
     async with machines(server, tmp_path, "first", "second") as (first, second):
         first.start()

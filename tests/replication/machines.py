@@ -16,7 +16,8 @@ from vouchmq.store.errors import WriteFailed
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.recovery.recover import open_journal
 from vouchmq.store.replication import record
-from vouchmq.store.replication.log_writer import LogWriter
+from vouchmq.store.replication.leader_position import LeaderPosition
+from vouchmq.store.replication.log_writer import EPOCH_LSNS, LogWriter
 from vouchmq.store.replication.mirror import Mirror
 from vouchmq.store.replication.record import Subjects
 from vouchmq.store.replication.watermark import Watermark
@@ -79,8 +80,11 @@ class Machine:
         self.published: dict[bytes, int] = {}
         self.confirmed: set[bytes] = set()
         self.settled: dict[bytes, int] = {}
+        self.position_count = 0
+        self.has_rotted = False
         self._log = log
         self._sent: tuple[int, str, int, bytes] | None = None
+        self.position: LeaderPosition | None = None
         self._watermark: Watermark | None = None
         self._random = Random(seed)
 
@@ -93,6 +97,7 @@ class Machine:
     def start(self) -> None:
         """Open the directory as a mirror."""
         self.mirror = Mirror(self.disk, LOG_ID)
+        assert self.has_rotted or not self.mirror.damaged, "its position speaks for too much"
 
     def read(self, most: int) -> None:
         """Read so many messages at most; to the end if there are fewer."""
@@ -105,6 +110,7 @@ class Machine:
                 if subject == SUBJECTS.of_segment(generation) and one is not None:
                     healing.put(one.header.offset, one.body)
             mirror.healed(healing)
+        self.has_rotted = bool(mirror.damaged)
         found = self._log.behind(mirror.next_sequence)
         for sequence, raw in found[:most]:
             mirror.found(sequence, raw)
@@ -116,6 +122,7 @@ class Machine:
         if self._sent is not None and self._random.random() < 0.5:
             self._arrive()
         self.mirror = self.journal = self.writer = self._sent = self._watermark = None
+        self.position = None
         self.disk.crash(self._random.getrandbits(32))
 
     def take_over(self) -> None:
@@ -131,8 +138,15 @@ class Machine:
         mirror.close()
         self.mirror = None
         self.journal, recovered = open_journal(
-            self.disk, segment_size_bytes=SEGMENT_BYTES, wall_ms=lambda: 1, tap=self.writer
+            self.disk,
+            segment_size_bytes=SEGMENT_BYTES,
+            wall_ms=lambda: 1,
+            # Summaries are believed wherever there are any.
+            whole_bytes=0,
+            tap=self.writer,
         )
+        self.journal.take(EPOCH_LSNS)
+        self.position = LeaderPosition(self.disk)
         assert recovered.report.damaged == []
         queue = recovered.queues.get(QUEUE)
         found = {raw: lsn for lsn, raw, _ in queue.messages} if queue else {}
@@ -167,6 +181,7 @@ class Machine:
         """Sync the journal, or what was mirrored."""
         if self.mirror is not None:
             self.mirror.sync()
+            self.mirror.summarize()
         elif self.journal is not None and self._watermark is not None:
             ticket = self.journal.begin_sync()
             for target in ticket.targets:
@@ -174,6 +189,18 @@ class Machine:
             for file in self.journal.end_sync(ticket):
                 file.close()
             self._watermark.synced_here(ticket.lsn)
+
+    def tell_position(self) -> None:
+        """Have the position file say up to where the log and the disk have everything."""
+        assert self.position is not None
+        assert self.journal is not None
+        assert self.writer is not None
+        job = self.position.next_job(self.writer.whole, self.journal.chain.safe_number)
+        if job is not None:
+            self.position_count += 1
+            # Without room the position before stays.
+            with suppress(OSError):
+                job()
 
     def settled_safely(self) -> set[bytes]:
         """What may not come back."""
@@ -286,6 +313,7 @@ class MachineRoom:
                 at = int(self.random.random() * len(inode.durable))
                 for octets in (inode.visible, inode.durable):
                     octets[at] ^= 0x20
+                machine.has_rotted = True
         machine.start()
         assert machine.mirror is not None
         self.heals += bool(machine.mirror.damaged)
@@ -305,8 +333,10 @@ class MachineRoom:
             raw = next(iter(leader.published))
             self.settled.add(raw)
             leader.settle(raw)
-        elif chance < 0.8:
+        elif chance < 0.75:
             leader.sync()
+        elif chance < 0.8:
+            leader.tell_position()
         elif chance < 0.97:
             leader.deliver()
         else:
@@ -354,6 +384,9 @@ class MachineRoom:
         for generation, octets in self.log.segments().items():
             name = f"{generation:016d}.journal"
             if name in machine.disk.visible:
-                assert bytes(machine.disk.visible[name].visible) == octets, name
+                found = bytes(machine.disk.visible[name].visible)
+                # In front of its position a former leader keeps the room that it had reserved,
+                # and what may have rotted there.
+                assert found[: len(octets)] == octets, name
             else:
                 assert mirror.own.is_gone(generation) or mirror.own.says_gone(generation), name

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tests.replication.machines import MachineRoom
 from tests.simulation.sim_disk import SimFile
+from vouchmq.store.replication.leader_position import LeaderPosition
 from vouchmq.store.replication.log_view import Position
+from vouchmq.store.replication.log_writer import LogWriter, _UnderWay
 from vouchmq.store.replication.mirror import Mirror
 from vouchmq.store.replication.own_segments import OwnSegments
 from vouchmq.store.replication.position_file import PositionFile
@@ -34,6 +37,7 @@ def test_what_was_confirmed_outlives_the_machines() -> None:
     assert sum(room.cuts for room in rooms) > COUNT
     assert sum(room.heals for room in rooms) > 5
     assert sum(len(room.confirmed) for room in rooms) > COUNT
+    assert sum(each.position_count for room in rooms for each in room.machines) > COUNT
 
 
 def caught() -> AssertionError:
@@ -57,6 +61,31 @@ def test_finds_a_position_that_speaks_for_what_is_not_synced(
             self._position.put(self.view.log_id, self._whole)
 
     monkeypatch.setattr(Mirror, "sync", sync)
+    caught()
+
+
+def test_finds_a_leader_s_position_that_speaks_for_what_is_not_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def next_job(
+        self: LeaderPosition, whole: Position | None, safe_number: int
+    ) -> Callable[[], None] | None:
+        return original(self, whole, safe_number + 100)
+
+    original = LeaderPosition.next_job
+    monkeypatch.setattr(LeaderPosition, "next_job", next_job)
+    caught()
+
+
+def test_finds_a_leader_s_position_in_the_middle_of_a_block(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def commit(self: LogWriter, under_way: _UnderWay) -> None:
+        original(self, under_way)
+        self.whole = self.at
+
+    original = LogWriter._commit
+    monkeypatch.setattr(LogWriter, "_commit", commit)
     caught()
 
 
