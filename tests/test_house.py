@@ -86,7 +86,8 @@ EDGES: Final = frozenset(
     }
 )
 ASYNC_ALLOWED: Final = frozenset(
-    f"vouchmq.server.edge.{name}" for name in ("app", "listener", "shutdown")
+    f"vouchmq.server.edge.{name}"
+    for name in ("app", "listener", "shutdown", "replicated.engine", "replicated.membership")
 )
 
 
@@ -151,7 +152,7 @@ ROOMS: Final[dict[str, Room]] = {
         f"vouchmq.server.replication.{edge}": Room(
             REPLICATION, frozenset({"structlog"}), frozenset({"asyncio", "random", "ssl"})
         )
-        for edge in ("client", "connection", "log", "standby")
+        for edge in ("client", "connection", "log", "node", "standby")
     },
     # It reads its file, and has paths among its values.
     "vouchmq.server.settings": Room(

@@ -44,6 +44,9 @@ ENTRIES: Final = {
     "bench": Entry(f"{COMMANDS}.bench:bench", "Measure any AMQP 0-9-1 broker."),
     "drain": Entry(f"{COMMANDS}.overview:drain", "Stop a broker when its clients have gone."),
     "manage": Entry(f"{COMMANDS}.manage:manage", "Serve the HTTP API of a running broker."),
+    "ha": Entry(
+        "vouchmq.server.cli.replicated.commands:ha", "Make a shared log, and see who leads."
+    ),
     "store": Entry(f"{COMMANDS}.store:store", "Inspect, back up and restore a data directory."),
     "definitions": Entry(f"{COMMANDS}.definitions:definitions", "Export and import definitions."),
     "ledger": Entry(f"{COMMANDS}.ledger:ledger", "Control the ledger of a running broker."),

@@ -87,11 +87,11 @@ from vouchmq.server.channel.methods import handle
 from vouchmq.server.connection.backpressure import Backpressure
 from vouchmq.server.connection.blocked import PublisherBlock
 from vouchmq.server.connection.channel_table import CHANNEL_ENDS, SETTLES_OR_ENDS, ChannelTable
+from vouchmq.server.connection.committed import new_outbox
 from vouchmq.server.connection.events import tell
 from vouchmq.server.connection.handshake import LoginFailure, header_mistake, judge_header
 from vouchmq.server.connection.heartbeat import Heartbeat
 from vouchmq.server.connection.inbound import GOES_ON, InboundQueue
-from vouchmq.server.connection.outbox import Outbox
 from vouchmq.server.connection.wire import CHECKED, STALLED, UNSENT
 from vouchmq.server.ledger.channel_recorder import PublishNumbers
 
@@ -147,9 +147,8 @@ class Connection:
         limits = context.limits
         self.wire = wire
         self.state = ConnectionState.STARTING
-        self.outbox = Outbox(
-            context.turn, self._write, limits.deliver_high_water_bytes, self._drained
-        )
+        mark = limits.deliver_high_water_bytes
+        self.outbox = new_outbox(context.commits, context.turn, self._write, mark, self._drained)
         self.vhost: VHost[Queue]
         self.user: User
         self.frame_max = 0

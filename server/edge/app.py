@@ -37,7 +37,7 @@ from vouchmq.server.edge.admission import Admission, EpollWatch
 from vouchmq.server.edge.control import peer as control_peer
 from vouchmq.server.edge.control.commands import control_commands, control_listener
 from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
-from vouchmq.server.edge.first_steps import first_steps
+from vouchmq.server.edge.first_steps import first_steps, started_as
 from vouchmq.server.edge.listener import Listener, SocketProtocol, shown
 from vouchmq.server.edge.listening import BACKLOG, Listening
 from vouchmq.server.edge.logging import configure_logs
@@ -53,6 +53,7 @@ from vouchmq.server.edge.process import (
 )
 from vouchmq.server.edge.progress import RecoveryProgress
 from vouchmq.server.edge.ready_file import ReadyFile
+from vouchmq.server.edge.replicated.membership import Membership, begin_again
 from vouchmq.server.edge.resource_checks import ResourceChecks
 from vouchmq.server.edge.shutdown import drain_clients, seal_journal
 from vouchmq.server.edge.subprocesses.management import start_management
@@ -86,6 +87,8 @@ log = structlog.get_logger(__name__)
 
 TOKEN_OCTETS: Final = 16
 IGNORED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
+# With a shared log clients are waited for no longer: another broker waits for its turn.
+CLIENTS_LIMIT_S: Final = 1.0
 # Each start of these has found another segment that is not what was written.
 MOST_STARTS: Final = 100
 
@@ -112,13 +115,18 @@ def run(settings: Settings) -> int:
             left -= 1
             try:
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    return runner.run(Server(settings, worker).serve())
+                    server = Server(settings, worker)
+                    exit_code = runner.run(server.serve())
+                break
             except DamagedSegmentError as error:
                 if not left:
                     raise
                 log.warning("journal.reopened", reason=str(error))
     finally:
         worker.close()
+    if server.begins_again and not exit_code:
+        begin_again()
+    return exit_code
 
 
 class DamagedSegmentError(StartupError):
@@ -135,26 +143,9 @@ class Server:
         self._stopping = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._exit_code = 0
+        self._is_open = False
         self._stop_asked_at = 0.0
-        self._offer = Offer(
-            node=settings.node,
-            product=settings.compat_product,
-            version=settings.compat_version or VERSION,
-            platform=f"Python {platform.python_version()}",
-            channel_max=settings.channel_max,
-            frame_max=settings.frame_max,
-            heartbeat_s=settings.heartbeat_s,
-            update_secret_verify=settings.update_secret_verify,
-            lacks=frozenset(
-                name
-                for name, is_off in (
-                    (IMMEDIATE, settings.compat_reject_immediate),
-                    (PREFETCH_SIZE, settings.compat_reject_prefetch_size),
-                    (FLOW, settings.compat_reject_flow),
-                )
-                if is_off
-            ),
-        )
+        self._offer = new_offer(settings)
         allowed: frozenset[str] = frozenset(settings.auth_mechanisms)
         self._mechanisms = {name: one for name, one in MECHANISMS.items() if name in allowed}
         self._allows_external = EXTERNAL in allowed
@@ -167,6 +158,9 @@ class Server:
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file else None
         self._memory = MemoryGauge()
         require_memory(settings, self._memory.total_octets)
+        self._membership = (
+            Membership(settings, self._stopping.set, self._fatal) if settings.ha_log else None
+        )
         # Cold work on files of the ledger, one after the other.
         self._io_pool = ThreadPoolExecutor(1, "ledger")
         self._hash_pool = HashPool()
@@ -178,15 +172,23 @@ class Server:
         self._management: ManagementProcess
         self._importer: Importer
 
+    @property
+    def begins_again(self) -> bool:
+        """Whether this process should go on as a standby: it has led, and nobody asks for its end.
+
+        What it has in memory is of no use any more.
+        """
+        return self._membership is not None and not self._stop_asked_at
+
     async def serve(self) -> int:
         """Recover, listen, wait for the end, drain."""
         loop = asyncio.get_running_loop()
-        # Before a recovery that may take its time, for by default this signal ends a process.
-        loop.add_signal_handler(signal.SIGHUP, self._load_again)
-        for number in IGNORED_SIGNALS:
-            name = signal.Signals(number).name
-            loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
-        listening = self._start(loop)
+        self._handle_signals(loop)
+        listening = await self._start(loop)
+        if listening is None:
+            log.info("broker.stopped", exit_code=0)
+            return 0
+        self._is_open = True
         runtime = self._runtime
         self._offer = self._offer.on(runtime.broker.data_directory)
         loop.add_reader(runtime.commit.fileno, runtime.commit.on_readable)
@@ -218,12 +220,9 @@ class Server:
         self._begin_watch(loop, listener)
         settle_collector()
         self._management = start_management(self._settings, loop)
-        for server in servers:
-            await server.start_serving()
-        problem = self._ready_file.show() if self._ready_file is not None else None
-        if problem is None:
-            self._print_ready(listening)
-            await self._stopping.wait()
+        problem = None
+        if self._membership is None or await self._membership.until_serving():
+            problem = await self._accept(servers, listening)
         _close_all(servers)
         await self._shut_down(listener)
         loop.remove_reader(runtime.commit.fileno)
@@ -238,16 +237,51 @@ class Server:
         log.info("broker.stopped", exit_code=self._exit_code)
         return self._exit_code
 
+    def _handle_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Before a recovery that may take its time, for by default this signal ends a process.
+        loop.add_signal_handler(signal.SIGHUP, self._load_again)
+        for number in IGNORED_SIGNALS:
+            name = signal.Signals(number).name
+            loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
+        for number in (signal.SIGTERM, signal.SIGINT) if self._membership is not None else ():
+            loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+
+    async def _accept(
+        self, servers: Sequence[asyncio.Server], listening: Listening
+    ) -> StartupError | None:
+        """Let clients in, until the end; what is wrong with the ready file."""
+        for server in servers:
+            await server.start_serving()
+        problem = self._ready_file.show() if self._ready_file is not None else None
+        if problem is None:
+            self._print_ready(listening)
+            await self._stopping.wait()
+        return problem
+
     async def _shut_down(self, listener: Listener) -> None:
         self._remove_ready_file()
         notify(IS_STOPPING)
-        await drain_clients(self._runtime, listener, self._settings.shutdown_timeout_s)
-        await seal_journal(self._runtime, self._settings.shutdown_timeout_s)
+        membership, timeout_s = self._membership, self._settings.shutdown_timeout_s
+        if membership is None:
+            await drain_clients(self._runtime, listener, timeout_s)
+            await seal_journal(self._runtime, timeout_s)
+            return
+        await drain_clients(
+            self._runtime,
+            listener,
+            min(timeout_s, CLIENTS_LIMIT_S),
+            is_committed=lambda: membership.is_over or membership.is_all_committed(),
+        )
+        # Of a leader that was replaced nothing is to be kept that the log does not have.
+        if not membership.is_over:
+            await seal_journal(self._runtime, timeout_s)
+            await membership.hand_over()
 
-    def _start(self, loop: asyncio.AbstractEventLoop) -> Listening:
+    async def _start(self, loop: asyncio.AbstractEventLoop) -> Listening | None:
         """Recover, with everything checked before that can be: a start may fail again and again.
 
-        Nothing else happens on the loop meanwhile, as nobody is served.
+        With a shared log, only when this node leads; None if it was stopped before. Nothing else
+        happens on the loop during recovery, as nobody is served.
 
         Raises:
             StartupError: the data directory is as sealed as it was, and the start does not count
@@ -267,8 +301,16 @@ class Server:
             content = self._read_definitions() if settings.load_definitions else None
             listening = Listening.bind(settings, undone)
             self._write_ready_file(listening, undone)
+            if self._membership is not None:
+                with self._refusals():
+                    if not await self._membership.follow(disk, self._stopping.is_set):
+                        return None
+                undone.callback(self._membership.close)
+                content = self._read_definitions() if settings.load_definitions else None
             self._runtime = self._open(loop, disk, listening, content)
             undone.pop_all()
+        if self._membership is not None:
+            self._membership.lead(self._runtime)
         return listening
 
     def _print_ready(self, listening: Listening) -> None:
@@ -293,6 +335,7 @@ class Server:
             self._management.stop,
             lambda: self._remove(control_peer.remove, self._settings.data_dir),
             self._runtime.close,
+            *([self._membership.close] if self._membership is not None else []),
             self._io_pool.shutdown,
             self._ledger_files.close,
             self._hash_pool.close,
@@ -337,7 +380,8 @@ class Server:
 
     def _load_again(self) -> None:
         """SIGHUP: read certificates, and apply the definitions file, as they are now."""
-        if self._stopping.is_set():
+        # A standby reads them when it begins to lead.
+        if self._stopping.is_set() or not self._is_open:
             return
         self._load_certificates()
         if self._settings.management_tls:
@@ -493,6 +537,7 @@ class Server:
                     progress=progress,
                     ledger_files=self._ledger_files,
                     restored=restored,
+                    tap=self._membership.tap if self._membership is not None else None,
                 )
         except StartupError:
             # What it has still to do needs the files.
@@ -529,6 +574,8 @@ class Server:
         stop_listening = partial(_close_all, servers)
         connections = self._runtime.connections
         DrainCommand(connections, stop_listening, self._stop, loop.call_later).register(commands)
+        if self._membership is not None:
+            self._membership.register(commands)
         if self._faults is not None:
             FaultCommands(self._faults, self._runtime).register(commands)
         return await loop.create_unix_server(
@@ -562,6 +609,8 @@ class Server:
             self._stop_asked_at = now
             log.info("broker.stopping", signal=signal_name)
             self._stopping.set()
+            if self._membership is not None:
+                self._membership.wake()
         elif now - self._stop_asked_at >= SAME_SIGNAL_S:
             log.warning(
                 "broker.stop_forced",
@@ -581,13 +630,27 @@ class Server:
         self._stopping.set()
 
 
-def started_as() -> str:
-    """The command that started this process, as somebody would type it."""
-    if Path(sys.argv[0]).name != "__main__.py":
-        return sys.argv[0]
-    python = Path(sys.executable)
-    here = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
-    return f"{here} -m vouchmq"
+def new_offer(settings: Settings) -> Offer:
+    """What the broker tells clients of itself, and what it offers them."""
+    return Offer(
+        node=settings.node,
+        product=settings.compat_product,
+        version=settings.compat_version or VERSION,
+        platform=f"Python {platform.python_version()}",
+        channel_max=settings.channel_max,
+        frame_max=settings.frame_max,
+        heartbeat_s=settings.heartbeat_s,
+        update_secret_verify=settings.update_secret_verify,
+        lacks=frozenset(
+            name
+            for name, is_off in (
+                (IMMEDIATE, settings.compat_reject_immediate),
+                (PREFETCH_SIZE, settings.compat_reject_prefetch_size),
+                (FLOW, settings.compat_reject_flow),
+            )
+            if is_off
+        ),
+    )
 
 
 @contextmanager

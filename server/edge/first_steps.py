@@ -5,6 +5,8 @@ Must not know the broker; it is told where one listens.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.server.settings.settings import default_of
@@ -33,3 +35,12 @@ def first_steps(settings: Settings, port: int, program: str = "vouchmq") -> str:
         f"  Settings: {program} serve --help\n"
         "  Stop:     Ctrl-C\n"
     )
+
+
+def started_as() -> str:
+    """The command that started this process, as somebody would type it."""
+    if Path(sys.argv[0]).name != "__main__.py":
+        return sys.argv[0]
+    python = Path(sys.executable)
+    here = python.relative_to(Path.cwd()) if python.is_relative_to(Path.cwd()) else python
+    return f"{here} -m vouchmq"

@@ -21,14 +21,25 @@ LAST_WORDS_S: Final = 0.2
 SEAL_SYNCS: Final = 10
 
 
-async def drain_clients(runtime: BrokerRuntime, listener: Listener, timeout_s: float) -> None:
-    """Finish pending syncs, tell every client, wait for them a while (CONN-57)."""
+async def drain_clients(
+    runtime: BrokerRuntime,
+    listener: Listener,
+    timeout_s: float,
+    *,
+    is_committed: Callable[[], bool] = lambda: True,
+) -> None:
+    """Finish pending syncs, tell every client, wait for them a while (CONN-57).
+
+    With a shared log, also what it has not committed.
+    """
     deadline = time.monotonic() + timeout_s
     # Nothing new is read, so that what has been published can be synced and confirmed.
     for edge in list(listener.edges):
         edge.pause(STOPPING)
     runtime.turn.run()
-    is_quiet = lambda: runtime.context.has_failed or runtime.commit.is_idle  # noqa: E731
+    is_quiet = lambda: (  # noqa: E731
+        runtime.context.has_failed or (runtime.commit.is_idle and is_committed())
+    )
     await _until(is_quiet, time.monotonic() + timeout_s / 2)
     for edge in list(listener.edges):
         connection = edge.connection

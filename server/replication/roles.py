@@ -36,6 +36,9 @@ BEAT_S: Final = 1.0
 ANSWER_GAP_S: Final = 1.5
 # Between the attempts of two ranks, and the most that chance adds.
 RANK_STEP_S: Final = 0.5
+# A claim with nothing behind it: its leader recovers, which may take longer than the patience of
+# others. For each further one in a row they wait twice as long.
+MOST_DOUBLINGS: Final = 6
 # A standby that was heard so long ago still counts as one.
 STANDBY_S: Final = 60.0
 
@@ -111,6 +114,7 @@ class Roles:
         self._silent_since = 0.0
         self._extra_s = 0.0
         self._is_handed_over = False
+        self._claims_in_a_row = 0
         # Of a leader.
         self._appended_at = 0.0
         self._uncommitted_since: float | None = None
@@ -120,9 +124,10 @@ class Roles:
 
     # A standby
 
-    def record_read(self, *, is_handover: bool) -> None:
+    def record_read(self, *, is_handover: bool, is_claim: bool = False) -> None:
         """A record that counts was read, and is applied: the last one decides."""
         self._is_handed_over = is_handover
+        self._claims_in_a_row = self._claims_in_a_row + 1 if is_claim else 0
 
     def end_read(self, now: float, last: int, *, is_complete: bool) -> None:
         """The stream's leader has told the log's end, and everything up to it is applied.
@@ -148,7 +153,8 @@ class Roles:
         rank_s = self._patience.rank * RANK_STEP_S
         if self._is_handed_over:
             return rank_s
-        return self._patience.takeover_after_s + rank_s + self._extra_s
+        doublings = min(max(0, self._claims_in_a_row - 1), MOST_DOUBLINGS)
+        return self._patience.takeover_after_s * (1 << doublings) + rank_s + self._extra_s
 
     def broken(self, reason: str) -> None:
         """The log has lost something: this node never leads, and if it does it stops at once."""
@@ -216,6 +222,10 @@ class Roles:
         elif now - self._appended_at >= BEAT_S and not self._has_slow_sync(now):
             self._appended_at = now
             self._actions.beat()
+
+    def uncommitted_s(self, now: float) -> float:
+        """For how long the log has committed nothing of what was sent to it."""
+        return now - self._uncommitted_since if self._uncommitted_since is not None else 0.0
 
     def _is_cut_off(self, now: float) -> bool:
         since = self._uncommitted_since

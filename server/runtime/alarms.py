@@ -1,4 +1,4 @@
-"""Memory and disk alarms: when they are up, and who is held back by them.
+"""Alarms of memory, disk and shared log: when they are up, and who is held back by them.
 
     readings ──▶ thresholds with hysteresis ──▶ raised / cleared ──▶ connections
 
@@ -72,6 +72,7 @@ class Alarms:
         self.is_memory_tight = False
         self.is_disk_low = False
         self.is_storage_failing = False
+        self.is_log_stalled = False
         self._was_low = False
         self._later = later
         self._connections: dict[Publishing, None] = {}
@@ -83,7 +84,10 @@ class Alarms:
         resources = ["memory"] if self.is_memory_low else []
         if self.is_disk_low or self.is_storage_failing:
             resources.append("disk")
-        return "low on " + " & ".join(resources) if resources else ""
+        reasons = ["low on " + " & ".join(resources)] if resources else []
+        if self.is_log_stalled:
+            reasons.append("replication")
+        return ", ".join(reasons)
 
     @property
     def blocked_count(self) -> int:
@@ -136,6 +140,13 @@ class Alarms:
             self._tell("storage", False, free_bytes=self.disk_free_octets)
             self._update()
 
+    def log_stalled(self, *, is_stalled: bool) -> None:
+        """The shared log has committed nothing for a while, or does so again."""
+        if is_stalled != self.is_log_stalled:
+            self.is_log_stalled = is_stalled
+            self._tell("replication", is_stalled)
+            self._update()
+
     def _tell(self, resource: str, is_raised: bool, **values: int) -> None:
         event = "alarm.set" if is_raised else "alarm.cleared"
         self._events.tell(event, resource=resource, **values)
@@ -147,7 +158,8 @@ class Alarms:
             log.warning("alarm.cleared", resource=resource, **values)
 
     def _update(self) -> None:
-        is_raised = self.is_memory_low or self.is_disk_low or self.is_storage_failing
+        is_low = self.is_memory_low or self.is_disk_low or self.is_storage_failing
+        is_raised = is_low or self.is_log_stalled
         if is_raised == self.is_raised:
             return
         self.is_raised = is_raised

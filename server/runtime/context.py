@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.events import EventBus
     from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.queues.api import Queue
+    from vouchmq.server.connection.committed import Commits
     from vouchmq.server.ledger.active import ActiveLedger, RunningLedger
     from vouchmq.server.runtime.alarms import Alarms
     from vouchmq.server.runtime.turn import Turn
@@ -129,6 +130,7 @@ class BrokerContext:
         alarms: of memory and disk
         active_ledger: the ledger while it is on
         events: told who comes and goes
+        commits: with a shared log, what deliveries wait for
     """
 
     def __init__(
@@ -147,7 +149,9 @@ class BrokerContext:
         alarms: Alarms,
         active_ledger: ActiveLedger,
         events: EventBus,
+        commits: Commits | None = None,
     ) -> None:
+        self.commits = commits
         self.broker = broker
         self.journal = journal
         self.turn = turn

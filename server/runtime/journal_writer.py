@@ -220,6 +220,8 @@ class JournalWriter:
             return
         self._journal.committed(block)
         self._watermark.committed(lsn)
+        if self._context.commits is not None:
+            self._context.commits.passed(block)
         if self.wants_sync:
             self._turn.wake()
 

@@ -57,6 +57,7 @@ from vouchmq.server.broker.features.options import X_DEAD_LETTER_EXCHANGE
 from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
 from vouchmq.server.broker.paging.pager import Pager
 from vouchmq.server.broker.timers import Timers
+from vouchmq.server.connection.committed import Commits
 from vouchmq.server.errors import StartupError
 from vouchmq.server.ledger.active import ActiveLedger
 from vouchmq.server.ledger.inventory import LedgerConnection
@@ -435,6 +436,7 @@ class BrokerRuntime:
             alarms=self.alarms,
             active_ledger=active_ledger,
             events=self.events,
+            commits=new_commits(settings, self.journal),
         )
 
     def _new_journal_writer(
@@ -516,6 +518,13 @@ class BrokerRuntime:
             self.ledger.close()
         self.journal_writer.close()
         self.scratch.close()
+
+
+def new_commits(settings: Settings, journal: Journal) -> Commits | None:
+    """What deliveries wait for: the shared log, if there is one and they are to."""
+    if not journal.chain.is_tapped or settings.ha_deliver != "committed":
+        return None
+    return Commits(journal.chain, journal.chain.request_commit)
 
 
 def new_authenticator(settings: Settings, host: Host, broker: Broker[Queue]) -> Authenticator:

@@ -6,6 +6,7 @@ a value is for.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Annotated, Final, Literal
 
@@ -21,6 +22,7 @@ LEDGER_BROKER_OCTETS: Final = 100
 LEAST_OCTETS: Final = 1_000_000
 # Of memory, for a limit of the disk.
 MOST_SHARE: Final = 1000.0
+STREAM_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 def check_hosts(hosts: tuple[str, ...]) -> tuple[str, ...]:
@@ -79,6 +81,13 @@ def check_node(name: str) -> str:
     return name
 
 
+def check_stream(name: str) -> str:
+    """It is a token of the log's subjects."""
+    if not STREAM_NAME.fullmatch(name):
+        raise InvalidValueError(f"expected letters, digits, _ and -, and not {name!r}")
+    return name
+
+
 def _amount(text: str) -> Amount:
     try:
         return parse_amount(text)
@@ -102,6 +111,7 @@ FrameMax = Annotated[int, Meta(ge=0, le=0x7FFF_FFFF), Check(check_frame_max)]
 LedgerBroker = Annotated[str, Check(check_ledger_broker)]
 Watermark = Annotated[str, Check(check_watermark)]
 DiskLimit = Annotated[str, Check(check_disk_limit)]
+StreamName = Annotated[str, Check(check_stream)]
 NodeName = Annotated[str, Check(check_node)]
 # In the file they may be numbers, too.
 AMOUNTS: Final = (Watermark, DiskLimit)

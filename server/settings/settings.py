@@ -52,6 +52,7 @@ from vouchmq.server.settings.kinds import (
     LedgerBroker,
     Mechanisms,
     NodeName,
+    StreamName,
     Uint16,
     Watermark,
 )
@@ -422,6 +423,39 @@ class Settings:
         "quarantine",
         "What to do about damage found at start: quarantine it, report it and serve the rest, "
         "or refuse to start (DURABLE-14).",
+    )
+    ha_log: str = option(
+        "",
+        "Servers of the shared log, as `nats://host:4222` or `tls://host:4222`, separated by "
+        "commas; empty: the broker runs by itself.",
+        is_secret=True,
+    )
+    ha_stream: StreamName = option(
+        "vouchmq", "Stream that is the log; all brokers of the log have the same."
+    )
+    ha_credentials: str = option(
+        "",
+        "File with credentials for the servers of the log: a user's JWT and seed, or a seed.",
+    )
+    ha_tls_ca_file: str = option(
+        "", "Certificates of authorities that sign those of the log's servers, in PEM."
+    )
+    ha_monitors: tuple[str, ...] = option(
+        (), "Monitoring addresses of all servers of the log, as `http://host:8222`."
+    )
+    ha_takeover_after_s: Annotated[float, Meta(ge=2, le=3600)] = option(
+        5.0, "Silence of the leader after which a standby takes over."
+    )
+    ha_rank: Annotated[int, Meta(ge=0, le=100)] = option(
+        0, "Order in which standbys try to take over: 0 first, each other half a second later."
+    )
+    ha_deliver: Literal["committed", "at_once"] = option(
+        "committed",
+        "Whether deliveries wait until the log has their messages; `at_once` is faster, but after "
+        "a take-over `redelivered` may be missing.",
+    )
+    ha_unsafe_log: bool = option(
+        False, "Use a log whose settings lose confirmed messages; for tests only."
     )
     durability_fsync: bool = option(
         True, "Off makes confirms meaningless; for tests and benchmarks only (DURABLE-11)."

@@ -498,6 +498,11 @@ class SegmentChain:
 
     # Syncs.
 
+    def request_commit(self) -> None:
+        """Somebody waits until whoever has tapped the blocks written until now will keep them."""
+        if self._tap is not None:
+            self._tap.request()
+
     @property
     def is_tapped(self) -> bool:
         """Whether blocks have to be committed as well, before they are safe."""

@@ -155,6 +155,11 @@ class LogWriter:
         under_way = self._under_way
         return self._cutter.size_bytes + (under_way.size if under_way is not None else 0)
 
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a record was sent that is not known to be committed."""
+        return self._under_way is not None
+
     # What the node asks for.
 
     def claim(self, name: str, nonce: bytes) -> None:

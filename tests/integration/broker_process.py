@@ -125,6 +125,7 @@ class BrokerProcess:
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._kept_port: KeptPort | None = None
+        self._printed_before = 0
 
     @property
     def url(self) -> str:
@@ -168,13 +169,19 @@ class BrokerProcess:
 
         A restart asks for the port it had before, so that clients may reconnect.
         """
-        printed_before = len(self.output())
+        began = time.monotonic()
+        self.begin()
+        self.wait_until_ready(limit_s)
+        return time.monotonic() - began
+
+    def begin(self) -> None:
+        """Start, and wait for nothing."""
+        self._printed_before = len(self.output())
         command = [
             *self._prefix,
             *(sys.executable, "-m", self._program, "serve", "--port", str(self.port)),
             *("--data-dir", str(self.data_dir), "--log-level", "warning", *self._flags),
         ]
-        began = time.monotonic()
         with self._output_file.open("ab") as output:
             self._process = subprocess.Popen(
                 command,
@@ -184,14 +191,18 @@ class BrokerProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
+
+    def wait_until_ready(self, limit_s: float = START_LIMIT_S) -> None:
+        """Wait for the ready line of this start."""
+        began = time.monotonic()
         while time.monotonic() - began < limit_s:
-            ready = READY_LINE.search(self.output(), printed_before)
+            ready = READY_LINE.search(self.output(), self._printed_before)
             if ready is not None:
                 self.port = int(ready["port"])
                 self._give_port()
-                return time.monotonic() - began
-            if self._process.poll() is not None:
-                raise StartError(self.output()[printed_before:])
+                return
+            if not self.is_running:
+                raise StartError(self.output()[self._printed_before :])
             time.sleep(POLL_S)
         self.kill9()
         raise StartError(f"no ready line in {limit_s} s: {self.output()}")

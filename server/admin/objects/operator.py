@@ -33,7 +33,8 @@ from vouchmq.server.admin.commands import INTERNAL_ERROR, CommandRefused, refuse
 from vouchmq.server.auth.users import User
 from vouchmq.server.channel.channel import Channel
 from vouchmq.server.channel.methods import handle
-from vouchmq.server.connection.outbox import Outbox, nothing
+from vouchmq.server.connection.committed import new_outbox
+from vouchmq.server.connection.outbox import nothing
 from vouchmq.server.ledger.channel_recorder import PublishNumbers
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class OperatorConnection:
         self.frame_max = 0
         self.uncommitted_bytes = 0
         self.publish_numbers = PublishNumbers()
-        self.outbox = Outbox(context.turn, self._write, NO_HIGH_MARK, nothing)
+        self.outbox = new_outbox(context.commits, context.turn, self._write, NO_HIGH_MARK, nothing)
         self.wire = NoSocket()
         self.is_over = False
         self._reply = reply

@@ -41,11 +41,15 @@ def ping(settings: s.Settings, as_json: bool) -> int:
     """Ask the broker that uses a data directory, wherever it listens; the one at the host and port
     of the settings if no broker uses it, or if you give --host or --port.
 
-    Exit 0 if the broker answers, 1 with the reason if it does not.
+    Exit 0 if the broker answers or is a standby, 1 with the reason if it does not answer.
     """
     check = import_module("vouchmq.server.cli.running.ping")
     host, port = settings.host[0], settings.port
     if not given_on_command_line("host", "port"):
+        if check.is_standby(Path(settings.data_dir)):
+            said = json.dumps({"ok": True, "reason": "", "role": check.STANDBY})
+            click.echo(said if as_json else check.STANDBY)
+            return 0
         host, port = check.listeners(Path(settings.data_dir)) or (host, port)
     problem: str = check.ping(host, port)
     if as_json:

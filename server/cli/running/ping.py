@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 LIMIT_S: Final = 3.0
+STANDBY: Final = "standby"
 # Listening on every interface is also listening here.
 WILDCARDS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104
 HEADER: Final = b"AMQP\x00\x00\x09\x01"
@@ -23,6 +24,14 @@ HEADER: Final = b"AMQP\x00\x00\x09\x01"
 METHOD_ON_CHANNEL_0: Final = b"\x01\x00\x00"
 START_IDS: Final = b"\x00\x0a\x00\x0a"
 ANSWER_SIZE: Final = 11
+
+
+def is_standby(data_dir: Path) -> bool:
+    """Whether the broker that runs on a data directory is well, but listens nowhere."""
+    try:
+        return ask(data_dir, LISTENERS, LIMIT_S).get("role") == STANDBY
+    except (NoBrokerError, OSError):
+        return False
 
 
 def listeners(data_dir: Path) -> tuple[str, int] | None:

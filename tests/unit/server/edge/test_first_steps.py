@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vouchmq.server.edge.app import started_as
-from vouchmq.server.edge.first_steps import first_steps
+from vouchmq.server.edge.first_steps import first_steps, started_as
 from vouchmq.server.settings.accounts import UserAccount
 from vouchmq.server.settings.settings import Settings
 

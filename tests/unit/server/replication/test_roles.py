@@ -286,3 +286,28 @@ def test_what_comes_too_late_changes_nothing() -> None:
     node.roles.end_read(node.now, 8, is_complete=True)
     node.roles.passed_over(node.now)
     assert node.role is Role.LEADER
+
+
+def test_after_claims_that_nothing_has_followed_a_node_waits_longer() -> None:
+    node = Node()
+    node.roles.record_read(is_handover=False, is_claim=True)
+    node.roles.record_read(is_handover=False, is_claim=True)
+    waited_s = silence_until_claim(node)
+    assert 2 * PATIENCE.takeover_after_s <= waited_s < 2 * PATIENCE.takeover_after_s + 1
+
+
+def test_a_record_behind_a_claim_ends_the_longer_wait() -> None:
+    node = Node()
+    for _ in range(5):
+        node.roles.record_read(is_handover=False, is_claim=True)
+    node.roles.record_read(is_handover=False)
+    assert silence_until_claim(node) < PATIENCE.takeover_after_s + 1
+
+
+def silence_until_claim(node: Node) -> float:
+    """How long the log says the same until the node claims."""
+    began = node.now
+    while node.role is Role.STANDBY:
+        node.roles.end_read(node.now, 7, is_complete=True)
+        node.now += 0.25
+    return node.now - began

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pamqp import commands
 
 from tests import wire
-from tests.unit.server.in_memory import SETTINGS, Client, World, confirms
+from tests.unit.server.in_memory import NOTIFIED, SETTINGS, Client, World, confirms
+from vouchmq.server.connection.committed import Commits
 from vouchmq.server.connection.wire import FLOODED
 from vouchmq.store.replication import record
 from vouchmq.store.replication.log_view import LogView
@@ -21,7 +23,7 @@ PERSISTENT = commands.Basic.Properties(delivery_mode=2)
 class LeadingNode:
     """A broker that leads, and a log that answers when it is told to."""
 
-    def __init__(self, unsynced_limit_bytes: int = 1 << 20) -> None:
+    def __init__(self, **settings: Any) -> None:
         self.messages = [record.origin(b"0123456789abcdef")]
         self.sent: list[tuple[int, bytes]] = []
         view = LogView()
@@ -30,7 +32,7 @@ class LeadingNode:
         self.writer.claim("n", bytes(record.NONCE_SIZE))
         self.commit()
         self.world = World(
-            replace(SETTINGS, unsynced_limit_bytes=unsynced_limit_bytes), tap=self.writer
+            replace(SETTINGS, **{"unsynced_limit_bytes": 1 << 20, **settings}), tap=self.writer
         )
 
     def send(self, token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
@@ -68,7 +70,7 @@ class LeadingNode:
 
     def confirming(self) -> Client:
         """A client in confirm mode, and a durable queue `q`."""
-        client = self.world.connect()
+        client = self.world.connect(capabilities=(*NOTIFIED, "connection.blocked"))
         client.open()
         client.method(1, commands.Queue.Declare(queue="q", durable=True))
         client.method(1, commands.Confirm.Select())
@@ -165,3 +167,127 @@ def test_the_log_is_the_journal_byte_for_byte() -> None:
     segment = node.world.journal.chain.active
     written = bytes(node.world.disk.visible[segment.name].visible[: segment.offset])
     assert found == written
+
+
+def consuming(node: LeadingNode, **more: bool) -> Client:
+    """Another client, which consumes from `q`."""
+    consumer = node.world.connect()
+    consumer.open()
+    consumer.consume("q", "c", **more)
+    node.world.sync()
+    node.commit()
+    consumer.hear()
+    return consumer
+
+
+def test_a_delivery_waits_for_the_log_but_not_for_the_disk() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    consumer = consuming(node)
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.run_turns()
+    assert consumer.hear() == []
+    node.commit()
+    assert [body for _, _, body, _ in consumer.deliveries()] == [b"x"]
+
+
+def test_deliveries_need_not_wait_where_an_operator_wants_them_at_once() -> None:
+    node = LeadingNode(ha_deliver="at_once")
+    client = node.confirming()
+    consumer = consuming(node)
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.run_turns()
+    assert [body for _, _, body, _ in consumer.deliveries()] == [b"x"]
+
+
+def test_get_waits_for_the_log_and_what_follows_keeps_its_order() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.run_turns()
+    getter = node.world.connect()
+    getter.open()
+    getter.hear()
+    getter.method(1, commands.Basic.Get(queue="q"))
+    getter.method(1, commands.Basic.Qos(prefetch_count=1))
+    node.world.run_turns()
+    assert getter.hear() == []
+    node.commit()
+    names = getter.names()
+    assert names[0] == "Basic.GetOk"
+    assert names[-1] == "Basic.QosOk"
+
+
+def test_a_client_that_closes_is_answered_before_what_the_log_does_not_have() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    consumer = consuming(node)
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.run_turns()
+    consumer.method(0, commands.Connection.Close(200, "", 0, 0))
+    node.world.run_turns()
+    assert consumer.names() == ["Connection.CloseOk"]
+    node.commit()
+    assert consumer.hear() == []
+    assert commits_of(node).waiting_count == 0
+    node.world.sync()
+    client.hear()
+    assert client.message_count("q") == 1
+
+
+def test_of_what_waits_for_the_log_no_more_is_kept_than_of_a_slow_client() -> None:
+    node = LeadingNode(deliver_high_water_bytes=20_000)
+    client = node.confirming()
+    consumer = consuming(node)
+    for _ in range(20):
+        client.send(wire.publish(1, "q", bytes(4000), PERSISTENT))
+        node.world.run_turns()
+    assert consumer.hear() == []
+    assert ready_count(node) >= 10
+    for _ in range(20):
+        node.commit()
+        node.world.sync()
+    assert len(consumer.deliveries()) == 20
+
+
+def test_a_leader_that_was_replaced_delivers_nothing_that_waited() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    consumer = consuming(node)
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.run_turns()
+    commits_of(node).end()
+    client.send(wire.publish(1, "q", b"y", PERSISTENT))
+    node.world.run_turns()
+    node.commit()
+    assert consumer.hear() == []
+    for connection in list(node.world.runtime.connections):
+        connection.shut_down("another broker leads")
+    node.world.run_turns()
+    assert consumer.names() == ["Connection.Close"]
+
+
+def test_publishers_are_blocked_by_an_alarm_while_the_log_stalls() -> None:
+    node = LeadingNode()
+    client = node.confirming()
+    alarms = node.world.runtime.alarms
+    alarms.log_stalled(is_stalled=True)
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.run_turns()
+    ((_, blocked),) = client.hear()
+    assert isinstance(blocked, commands.Connection.Blocked)
+    assert blocked.reason == "replication"
+    alarms.log_stalled(is_stalled=False)
+    node.world.sync()
+    node.commit()
+    assert client.names() == ["Connection.Unblocked", "Basic.Ack"]
+
+
+def ready_count(node: LeadingNode) -> int:
+    return node.world.runtime.broker.vhosts["/"].queues["q"].ready_count
+
+
+def commits_of(node: LeadingNode) -> Commits:
+    commits = node.world.runtime.context.commits
+    assert commits is not None
+    return commits

@@ -1,0 +1,256 @@
+"""The servers of the log by the settings: how they are spoken to, whether they may be trusted.
+
+Faults of settings are told in one line each, before anything is opened. What only the servers know
+is asked of them: a start waits for servers that are not there yet, and is refused by those whose
+settings lose records. Must not know what goes into the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from vouchmq.server.errors import SettingsError
+from vouchmq.server.replication import jetstream, monitoring
+from vouchmq.server.replication.addresses import AddressError, parse_servers
+from vouchmq.server.replication.client import Client
+from vouchmq.server.replication.connection import Options
+from vouchmq.server.replication.credentials import (
+    Credentials,
+    CredentialsError,
+    parse_credentials,
+)
+from vouchmq.server.replication.jetstream import API, JetStreamError
+from vouchmq.server.replication.log import NatsLog
+from vouchmq.server.replication.monitoring import MonitoringError, ServerReport
+from vouchmq.server.replication.settings_check import (
+    server_faults,
+    stream_faults,
+    unseen_servers,
+)
+from vouchmq.store.replication import record
+from vouchmq.store.replication.log_writer import RECORD_BYTES
+from vouchmq.store.replication.record import Subjects
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from vouchmq.server.replication.addresses import Server
+    from vouchmq.server.replication.jetstream import StreamInfo
+    from vouchmq.server.replication.nats_protocol import Message
+    from vouchmq.server.settings.settings import Settings
+
+# The largest message, with the header of a record and those of NATS.
+MESSAGE_BYTES: Final = RECORD_BYTES + 4096
+# To connect and to be answered.
+ANSWER_LIMIT_S: Final = 10.0
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where the log is, and how its servers are spoken to."""
+
+    servers: tuple[Server, ...]
+    options: Options
+    stream: str
+    monitors: tuple[str, ...]
+
+    @property
+    def subjects(self) -> Subjects:
+        """Those of its records."""
+        return Subjects(self.stream)
+
+    @property
+    def pattern(self) -> str:
+        """All of them."""
+        return f"vq.{self.stream}.>"
+
+    def log(self, loop: asyncio.AbstractEventLoop) -> NatsLog:
+        """A connection to it."""
+        return NatsLog(self.stream, self.servers, self.options, loop, random.SystemRandom())
+
+
+def engine_of(settings: Settings) -> Engine:
+    """The log that the settings name.
+
+    Raises:
+        SettingsError: an address, a file or a combination cannot be used
+    """
+    try:
+        servers, credentials = parse_servers(settings.ha_log)
+    except AddressError as error:
+        raise SettingsError(f"ha_log: {error}") from error
+    if settings.ha_credentials:
+        if credentials != Credentials():
+            raise SettingsError("ha_credentials: ha_log has credentials too, use one of them")
+        credentials = _read_credentials(settings.ha_credentials)
+    if not settings.ha_monitors and not settings.ha_unsafe_log:
+        raise SettingsError(
+            "ha_monitors: name the monitoring addresses of the log's servers, such as"
+            " http://host:8222; nothing else tells whether they sync what they acknowledge"
+        )
+    for each in settings.ha_monitors:
+        if not each.startswith(("http://", "https://")):
+            raise SettingsError(f"ha_monitors: {each} is no address: write http://host:8222")
+    needs_tls = any(each.needs_tls for each in servers) or settings.ha_tls_ca_file
+    options = Options(
+        credentials=credentials,
+        tls=_tls_context(settings.ha_tls_ca_file) if needs_tls else None,
+        name=f"vouchmq {settings.node}",
+    )
+    return Engine(servers, options, settings.ha_stream, settings.ha_monitors)
+
+
+def _read_credentials(path: str) -> Credentials:
+    try:
+        return parse_credentials(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"ha_credentials: {path}: {error.strerror}") from error
+    except (CredentialsError, UnicodeDecodeError) as error:
+        raise SettingsError(f"ha_credentials: {path}: {error}") from error
+
+
+def _tls_context(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        reason = error.strerror or error
+        raise SettingsError(f"ha_tls_ca_file: {ca_file}: {reason}") from error
+
+
+async def ask(
+    engine: Engine,
+    what: str,
+    payload: bytes,
+    *,
+    headers: bytes = b"",
+    limit_s: float = ANSWER_LIMIT_S,
+) -> Message:
+    """Ask one of the servers one question.
+
+    Raises:
+        JetStreamError: nobody answers
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Message] = loop.create_future()
+
+    def answered(message: Message) -> bool:
+        if not answer.done():
+            answer.set_result(message)
+        return True
+
+    def failed(reason: str) -> None:
+        if not answer.done():
+            answer.set_exception(JetStreamError(reason))
+
+    def went_up() -> None:
+        client.request(what, [payload], answered, failed, limit_s=limit_s, headers=headers)
+
+    def went_down(reason: str) -> None:
+        """The next server is tried."""
+
+    client = Client(
+        engine.servers,
+        engine.options,
+        loop,
+        random.SystemRandom(),
+        went_up=went_up,
+        went_down=went_down,
+    )
+    client.start()
+    try:
+        async with asyncio.timeout(limit_s):
+            return await answer
+    except TimeoutError:
+        raise JetStreamError(client.trouble or f"no answer after {limit_s:g} s") from None
+    finally:
+        client.stop()
+
+
+async def ask_info(engine: Engine) -> StreamInfo:
+    """What the stream's leader says of it.
+
+    Raises:
+        JetStreamError: there is no such stream, or nobody answers
+    """
+    return jetstream.parse_info(await ask(engine, f"{API}STREAM.INFO.{engine.stream}", b""))
+
+
+async def create(engine: Engine, *, replicas: int, max_bytes: int, log_id: bytes) -> None:
+    """Make the stream, and its first record.
+
+    Raises:
+        JetStreamError: it cannot be made, or has records already
+    """
+    request = jetstream.create_request(
+        engine.stream,
+        engine.pattern,
+        replicas=replicas,
+        max_bytes=max_bytes,
+        max_message_bytes=-1,
+    )
+    made = await ask(engine, f"{API}STREAM.CREATE.{engine.stream}", request)
+    jetstream.parse_info(made)
+    answer = await ask(
+        engine,
+        engine.subjects.lasting,
+        record.origin(log_id),
+        headers=jetstream.append_headers(0),
+    )
+    jetstream.parse_ack(answer, engine.stream)
+
+
+def see_servers(
+    monitors: tuple[str, ...],
+    tls: ssl.SSLContext | None,
+    ask_server: Callable[[str, ssl.SSLContext | None], ServerReport] = monitoring.ask,
+) -> dict[str, ServerReport | str]:
+    """What each monitoring address says, or why it says nothing; this blocks."""
+    reports: dict[str, ServerReport | str] = {}
+    for each in monitors:
+        try:
+            reports[each] = ask_server(each, tls)
+        except MonitoringError as error:
+            reports[each] = str(error)
+    return reports
+
+
+def faults_of(
+    info: StreamInfo, pattern: str, reports: Mapping[str, ServerReport | str]
+) -> tuple[list[str], list[str]]:
+    """What forbids the use of this log, and what could not be seen but need not be.
+
+    Of the servers that hold the stream a majority has to be seen: one that is down, as after the
+    loss of its machine, keeps no broker from its start.
+    """
+    seen = {each: report for each, report in reports.items() if not isinstance(report, str)}
+    unseen = [
+        *server_faults({a: b for a, b in reports.items() if a not in seen}, MESSAGE_BYTES),
+        *unseen_servers(info, reports.values()),
+    ]
+    faults = [
+        *server_faults(seen, MESSAGE_BYTES),
+        *stream_faults(info.config, pattern, MESSAGE_BYTES),
+    ]
+    holders = {info.cluster.leader, *(each.name for each in info.cluster.replicas)} - {""}
+    names = {each.server_name for each in seen.values()}
+    if 2 * len(holders & names) <= len(holders) or not names:
+        return [*faults, *unseen], []
+    return faults, unseen
+
+
+async def check(engine: Engine) -> tuple[list[str], list[str]]:
+    """See `faults_of`, of the servers as they are now.
+
+    Raises:
+        JetStreamError: there is no such stream, or nobody answers
+    """
+    info = await ask_info(engine)
+    job = partial(see_servers, engine.monitors, engine.options.tls)
+    reports = await asyncio.get_running_loop().run_in_executor(None, job)
+    return faults_of(info, engine.pattern, reports)

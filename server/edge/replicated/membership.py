@@ -1,0 +1,332 @@
+"""A broker that takes part in a shared log: standby until its claim, then leader until its end.
+
+    follow ─▶ checks of the engine ─▶ the directory follows the log ─▶ the claim is committed
+    recovery, with `tap` ─▶ lead ─▶ until_serving ─▶ clients
+    deposed, handed over ─▶ `ended` ─▶ clients are closed, and the process begins again as a standby
+
+As a standby it listens on no port of AMQP, so clients and load balancers find the leader. It has
+its control socket, for `vouchmq ping` and `vouchmq ha status`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import secrets
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from vouchmq.server.admin.commands import Arguments, CommandRefused, ControlCommands
+from vouchmq.server.edge.control import peer as control_peer
+from vouchmq.server.edge.control.client import LISTENERS
+from vouchmq.server.edge.control.commands import control_listener
+from vouchmq.server.edge.process import IS_READY, notify
+from vouchmq.server.edge.replicated.engine import check, engine_of
+from vouchmq.server.errors import StartupError
+from vouchmq.server.replication import jetstream
+from vouchmq.server.replication.jetstream import JetStreamError
+from vouchmq.server.replication.node import Node
+from vouchmq.server.replication.roles import Patience, Role
+from vouchmq.server.version import VERSION
+from vouchmq.store.replication.mirror import Mirror
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from vouchmq.server.admin.commands import Reply
+    from vouchmq.server.runtime.runtime import BrokerRuntime
+    from vouchmq.server.settings.settings import Settings
+    from vouchmq.store.disk import FileDisk
+    from vouchmq.store.journal.segments import BlockTap
+
+log = structlog.get_logger(__name__)
+
+# Between two attempts to find the log's servers at a start.
+ENGINE_RETRY_S: Final = 1.0
+# The first time, and then every so many attempts, it is said that they are awaited.
+SAID_EVERY: Final = 30
+HANDOVER_LIMIT_S: Final = 5.0
+
+
+class Membership:
+    """One process as a node of the log; see there.
+
+    Args:
+        settings: those of the log are set
+        stop: ends the broker
+        fail: ends it because nothing it stores can be trusted; told why
+
+    Raises:
+        SettingsError: they cannot be used
+    """
+
+    def __init__(
+        self, settings: Settings, stop: Callable[[], object], fail: Callable[[str], object]
+    ) -> None:
+        self._settings = settings
+        self._engine = engine_of(settings)
+        self._stop = stop
+        self._fail = fail
+        self._pool = ThreadPoolExecutor(1, "standby")
+        self._node: Node
+        self._runtime: BrokerRuntime | None = None
+        # Something has changed that `follow`, `until_serving` or `hand_over` waits for.
+        self._news = asyncio.Event()
+        self._is_to_recover = False
+        self._broken = ""
+        self._began = 0.0
+        # Why this node leads no more.
+        self.ended = ""
+
+    # A standby
+
+    async def follow(self, disk: FileDisk, is_stopped: Callable[[], bool]) -> bool:
+        """Follow the log until this node leads; False if it is stopped before.
+
+        Raises:
+            StartupError: the engine cannot keep the log, or the log is not what it was
+            StoreError: the directory follows no log, or another one
+            OSError: the disk refused
+        """
+        loop = asyncio.get_running_loop()
+        if not await self._wait_for_engine(is_stopped):
+            return False
+        settings = self._settings
+        node = self._node = Node(
+            settings.node,
+            self._engine.log(loop),
+            Mirror(disk),
+            self._engine.subjects,
+            self,
+            loop,
+            self._pool,
+            patience=Patience(settings.ha_takeover_after_s, settings.ha_rank),
+            chance=random.random,
+            random_bytes=secrets.token_bytes,
+        )
+        control = await self._control_server(loop, settings.data_dir)
+        log.info("replication.standby", node=settings.node, stream=self._engine.stream)
+        node.start()
+        notify(IS_READY)
+        while not (self._is_to_recover or self._broken or is_stopped()):
+            await self._news.wait()
+            self._news.clear()
+        if control is not None:
+            control.close()
+            control_peer.remove(settings.data_dir)
+        if self._is_to_recover:
+            return True
+        await self._close_standby()
+        if self._broken:
+            raise StartupError(self._broken)
+        return False
+
+    async def _wait_for_engine(self, is_stopped: Callable[[], bool]) -> bool:
+        """Wait until the log's servers answer, and see how they are set up.
+
+        Raises:
+            StartupError: the log cannot be used
+        """
+        attempts = 0
+        while not is_stopped():
+            try:
+                faults, unseen = await check(self._engine)
+            except JetStreamError as error:
+                if error.code == jetstream.STREAM_NOT_FOUND:
+                    raise StartupError(
+                        f"ha_stream: there is no stream {self._engine.stream}: make it once with"
+                        " vouchmq ha create"
+                    ) from None
+                if not attempts % SAID_EVERY:
+                    log.warning("replication.awaited", reason=error.text)
+                attempts += 1
+                await asyncio.sleep(ENGINE_RETRY_S)
+                continue
+            if faults and not self._settings.ha_unsafe_log:
+                raise StartupError(*(f"the shared log: {each}" for each in faults))
+            for each in (*faults, *unseen):
+                log.warning("replication.unsafe", reason=each)
+            return True
+        return False
+
+    def wake(self) -> None:
+        """Look again whether something has changed."""
+        self._news.set()
+
+    async def _close_standby(self) -> None:
+        closed = asyncio.Event()
+        self._node.standby.stop(closed.set)
+        await closed.wait()
+        self._node.stop()
+        self._pool.shutdown()
+
+    async def _control_server(
+        self, loop: asyncio.AbstractEventLoop, data_dir: Path
+    ) -> asyncio.Server | None:
+        listener = control_listener(data_dir)
+        if listener is None:
+            return None
+        commands = ControlCommands()
+        commands.register(LISTENERS, Arguments, self._tell_standby)
+        self.register(commands)
+        return await loop.create_unix_server(
+            lambda: control_peer.ControlPeer(commands), sock=listener
+        )
+
+    def _tell_standby(self, _: Arguments, reply: Reply) -> None:
+        reply({"ok": True, "version": VERSION, "role": "standby"})
+
+    # The leader
+
+    @property
+    def tap(self) -> BlockTap:
+        """Takes the journal's blocks to the log."""
+        return self._node.tap
+
+    def lead(self, runtime: BrokerRuntime) -> None:
+        """Recovery is over, and this broker is what it has found."""
+        self._runtime = runtime
+        self._node.lead(self, runtime.journal.chain.number - 1)
+
+    async def until_serving(self) -> bool:
+        """Wait until what recovery has written is committed; False if this node leads no more."""
+        while not (self._node.roles.is_serving or self.ended or self._broken):
+            await self._news.wait()
+            self._news.clear()
+        if not self._node.roles.is_serving:
+            return False
+        log.warning(
+            "replication.took_over",
+            node=self._settings.node,
+            epoch=self._node.at.epoch,
+            duration_ms=int((time.monotonic() - self._began) * 1000),
+        )
+        return True
+
+    def is_all_committed(self) -> bool:
+        """Whether nothing waits for the log any more; what does is sent now."""
+        return self._node.is_all_committed()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more of this broker counts: another one leads, or the log is damaged."""
+        return bool(self.ended or self._broken)
+
+    async def hand_over(self) -> None:
+        """Have another node lead at once; all that this one has written is committed before."""
+        if not self._node.roles.hand_over():
+            return
+        try:
+            async with asyncio.timeout(HANDOVER_LIMIT_S):
+                while not self.is_over:
+                    await self._news.wait()
+                    self._news.clear()
+        except TimeoutError:
+            log.warning("replication.handover_failed", reason=self._node.trouble)
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._node.stop()
+        self._pool.shutdown()
+
+    # NodeOwner
+
+    def recover(self) -> None:
+        self._began = time.monotonic()
+        self._is_to_recover = True
+        self.wake()
+
+    def serve(self) -> None:
+        self.wake()
+
+    def end(self, reason: str) -> None:
+        self.ended = reason
+        log.warning("replication.stepped_down", reason=reason)
+        self._stop_leading()
+        self._stop()
+        self.wake()
+
+    def fail(self, reason: str) -> None:
+        self._broken = reason
+        if self._runtime is not None:
+            self._stop_leading()
+            self._fail(reason)
+        self.wake()
+
+    def _stop_leading(self) -> None:
+        runtime = self._runtime
+        if runtime is not None:
+            runtime.turn.stop_delivering()
+            if runtime.context.commits is not None:
+                runtime.context.commits.end()
+
+    # Leading
+
+    def committed(self, block: int, lsn: int) -> None:
+        if self._runtime is not None:
+            self._runtime.journal_writer.committed(block, lsn)
+
+    @property
+    def is_syncing(self) -> bool:
+        """See `Leading`."""
+        return self._runtime is not None and not self._runtime.commit.is_idle
+
+    @property
+    def sync_count(self) -> int:
+        """See `Leading`."""
+        return self._runtime.commit.counters.syncs if self._runtime is not None else 0
+
+    def stalled(self, *, is_stalled: bool) -> None:
+        if self._runtime is not None:
+            self._runtime.alarms.log_stalled(is_stalled=is_stalled)
+
+    # Commands
+
+    def register(self, commands: ControlCommands) -> None:
+        """Enter the commands of the log."""
+        commands.register("ha status", Arguments, self._tell_status)
+        commands.register("ha handover", Arguments, self._hand_over)
+
+    def _tell_status(self, _: Arguments, reply: Reply) -> None:
+        node = self._node
+        at, progress = node.at, node.standby.progress
+        role = node.roles.role
+        is_leader = role is Role.LEADER
+        facts: dict[str, object] = {
+            "node": self._settings.node,
+            "role": role.value,
+            "stream": self._engine.stream,
+            "server": node.server,
+            "epoch": at.epoch,
+            "sequence": at.sequence,
+            "lsn": at.lsn,
+            "trouble": node.trouble,
+        }
+        if is_leader:
+            facts["is_serving"] = node.roles.is_serving
+            facts["uncommitted_bytes"] = node.waiting_bytes
+        else:
+            facts["leader"] = progress.leader
+            facts["lag"] = progress.lag
+            facts["synced_sequence"] = progress.synced_sequence
+            facts["is_complete"] = progress.is_complete
+        reply({"ok": True, **facts})
+
+    def _hand_over(self, _: Arguments, reply: Reply) -> None:
+        if not self._node.roles.is_serving:
+            raise CommandRefused("this broker does not lead", 406)
+        reply({"ok": True})
+        asyncio.get_running_loop().call_soon(self._stop)
+
+
+def begin_again() -> None:
+    """Replace this process by another one with the same command line: it begins as a standby."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - the same program, without a shell

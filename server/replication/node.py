@@ -1,0 +1,323 @@
+"""One node of a shared log: follows it, claims, leads, and knows when it leads no more.
+
+    Standby ── end_read ─▶ Roles ── claim ─▶ LogWriter ── claimed ─▶ `NodeOwner.recover` ─▶ lead
+    NatsLog ── answers ─▶ LogWriter, while there is one, else Standby
+    LogWriter ── committed ─▶ Leading: the journal, and what waits for it
+
+What holds: there is one writer from a claim to its end, and until then whoever reads is the
+standby. What the log commits is told to the leading broker only, which is there when recovery is
+over; recovery happens within one call, so nothing is committed meanwhile without being told.
+
+The writer is the journal's tap itself: each block costs one call. Must not know how a broker is
+started, nor sockets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+import structlog
+
+from vouchmq.server.replication.roles import Patience, Role, Roles
+from vouchmq.server.replication.standby import Standby
+from vouchmq.store.replication import record
+from vouchmq.store.replication.log_writer import LogWriter
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor
+
+    from vouchmq.server.replication.log import NatsLog
+    from vouchmq.store.replication.log_view import Position
+    from vouchmq.store.replication.mirror import Mirror
+    from vouchmq.store.replication.record import Subjects
+
+log = structlog.get_logger(__name__)
+
+TICK_S: Final = 0.25
+# The writer's own look at the age of a record, in ticks.
+WRITER_TICKS: Final = 8
+# So long nothing may be committed until publishers are blocked.
+STALLED_S: Final = 2.0
+
+
+class Leading(Protocol):
+    """The broker that leads."""
+
+    def committed(self, block: int, lsn: int) -> None:
+        """The log has everything up to this block and this LSN for good."""
+
+    @property
+    def is_syncing(self) -> bool:
+        """Whether a sync of the journal is under way."""
+
+    @property
+    def sync_count(self) -> int:
+        """How many have ended."""
+
+    def stalled(self, *, is_stalled: bool) -> None:
+        """The log has committed nothing for a while, or does so again."""
+
+
+class NodeOwner(Protocol):
+    """Who has the broker started and ended."""
+
+    def recover(self) -> None:
+        """This node leads: recover from its directory, with `Node.tap`, then call `Node.lead`."""
+
+    def serve(self) -> None:
+        """What recovery has written is committed: let clients in."""
+
+    def end(self, reason: str) -> None:
+        """This node leads no more."""
+
+    def fail(self, reason: str) -> None:
+        """The log or the disk cannot be trusted: the process has to end."""
+
+
+class Node:
+    """One node, from its start as a standby to the end of its lead.
+
+    Args:
+        name: written into its claims
+        engine: the log; the node starts and stops it
+        mirror: the data directory
+        subjects: of the log
+        owner: starts and ends the broker
+        loop: the running event loop
+        executor: does the standby's work on files
+        patience: how long it waits
+        chance: a number from 0 up to 1
+        random_bytes: so many of them
+    """
+
+    def __init__(
+        self,
+        name: str,
+        engine: NatsLog,
+        mirror: Mirror,
+        subjects: Subjects,
+        owner: NodeOwner,
+        loop: asyncio.AbstractEventLoop,
+        executor: Executor,
+        *,
+        patience: Patience,
+        chance: Callable[[], float],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self.roles = Roles(patience, self, chance)
+        self.standby = Standby(engine, mirror, subjects, self, loop, executor)
+        self.is_stalled = False
+        # What the log has, as its leader was told.
+        self.committed_block = self.committed_lsn = 0
+        self._name = name
+        self._engine = engine
+        self._mirror = mirror
+        self._subjects = subjects
+        self._owner = owner
+        self._loop = loop
+        self._random_bytes = random_bytes
+        self._writer: LogWriter | None = None
+        self._leading: Leading | None = None
+        # Recovery has written blocks up to this one.
+        self._recovered_block = 0
+        self._known_number = -1
+        self._sync_count = 0
+        self._is_sync_slow = False
+        self._ticks = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def tap(self) -> LogWriter:
+        """Takes the journal's blocks, when this node leads.
+
+        Raises:
+            RuntimeError: it does not
+        """
+        if self._writer is None:
+            raise RuntimeError("this node has made no claim")
+        return self._writer
+
+    @property
+    def at(self) -> Position:
+        """Up to where the log is known."""
+        return self._writer.at if self._writer is not None else self.standby.progress.at
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What is in the journal and not known to be committed."""
+        return self._writer.waiting_bytes if self._writer is not None else 0
+
+    @property
+    def server(self) -> str:
+        """The server of the log that is asked."""
+        return self._engine.client.server
+
+    @property
+    def trouble(self) -> str:
+        """Why the log does not answer, or why this node never leads; "" when all is well."""
+        return self.roles.trouble or self._engine.trouble
+
+    def start(self) -> None:
+        """Follow the log."""
+        self._engine.start(self)
+        self.standby.follow()
+        self._tick()
+
+    def stop(self) -> None:
+        """Say nothing more, and hear nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._engine.stop()
+
+    def lead(self, leading: Leading, recovered_block: int) -> None:
+        """The broker is there; its recovery has written blocks up to this one."""
+        self._leading = leading
+        self._recovered_block = recovered_block
+        self.tap.request()
+
+    def is_all_committed(self) -> bool:
+        """Have all that was appended committed; return whether it is, or never will be."""
+        self.tap.request()
+        return not self.tap.waiting_bytes or self.tap.has_ended
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        self._timer = self._loop.call_later(TICK_S, self._tick)
+        self._ticks += 1
+        writer = self._writer
+        if writer is not None:
+            if writer.at.number != self._known_number or not writer.is_under_way:
+                self._known_number = writer.at.number
+                self.roles.committed(now, is_all=not writer.is_under_way)
+            if not self._ticks % WRITER_TICKS:
+                writer.tick()
+            self._look_at_stall(now)
+        if self._leading is not None:
+            self._look_at_sync(now, self._leading)
+        self.roles.tick(now)
+
+    def _look_at_sync(self, now: float, leading: Leading) -> None:
+        """A sync that is under way at two looks takes long."""
+        if not leading.is_syncing or leading.sync_count != self._sync_count:
+            self._sync_count = leading.sync_count
+            self._is_sync_slow = False
+            self.roles.sync_ended()
+        elif not self._is_sync_slow:
+            self._is_sync_slow = True
+            self.roles.sync_began(now)
+
+    def _look_at_stall(self, now: float) -> None:
+        is_stalled = self.roles.uncommitted_s(now) >= STALLED_S
+        if is_stalled != self.is_stalled and self._leading is not None:
+            self.is_stalled = is_stalled
+            self._leading.stalled(is_stalled=is_stalled)
+
+    # LogAnswers: of the writer, if there is one
+
+    def acked(self, token: int, sequence: int) -> None:
+        if self._writer is not None:
+            self._writer.acked(token, sequence)
+
+    def refused(self, token: int) -> None:
+        if self._writer is not None:
+            self._writer.refused(token)
+
+    def lost(self) -> None:
+        if self._writer is not None:
+            self._writer.lost()
+        else:
+            self.standby.lost()
+
+    def found(self, token: int, sequence: int, raw: bytes) -> None:
+        if self._writer is not None:
+            self._writer.found(token, sequence, raw)
+        else:
+            self.standby.found(token, sequence, raw)
+
+    def ended(self, token: int, last: int) -> None:
+        if self._writer is not None:
+            self._writer.ended(token, last)
+        else:
+            self.standby.ended(token, last)
+
+    # LogEdge: what the writer sends is noted
+
+    def send(self, token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
+        self.roles.appended(self._loop.time())
+        self._engine.send(token, subject, expected, parts)
+
+    def read_from(self, token: int, sequence: int) -> None:
+        self._engine.read_from(token, sequence)
+
+    def purge(self, subject: str) -> None:
+        self._engine.purge(subject)
+
+    # StandbyOwner
+
+    def record_read(self, *, is_handover: bool) -> None:
+        is_claim = self._mirror.last_kind == record.CLAIM
+        self.roles.record_read(is_handover=is_handover, is_claim=is_claim)
+
+    def end_read(self, now: float, last: int, *, is_complete: bool) -> None:
+        self.roles.end_read(now, last, is_complete=is_complete)
+
+    def failed(self, error: OSError) -> None:
+        self._owner.fail(f"cannot write the copy of the log: {error.strerror or error}")
+
+    def broken(self, reason: str) -> None:
+        """See `LogOwner` and `StandbyOwner`."""
+        self.roles.broken(reason)
+        self._owner.fail(reason)
+
+    # RoleActions
+
+    def claim(self) -> None:
+        self.standby.pause(self._claim_at)
+
+    def _claim_at(self, at: Position) -> None:
+        log.info("replication.claiming", epoch=at.epoch + 1, sequence=at.sequence)
+        writer = self._writer = LogWriter(self, self, self._subjects, at)
+        writer.claim(self._name, self._random_bytes(record.NONCE_SIZE))
+
+    def recover(self) -> None:
+        self.standby.stop(self._owner.recover)
+
+    def serve(self) -> None:
+        self._owner.serve()
+
+    def beat(self) -> None:
+        self.tap.beat()
+
+    def hand_over(self) -> None:
+        self.tap.hand_over()
+
+    def end(self, reason: str) -> None:
+        self._owner.end(reason)
+
+    # LogOwner
+
+    def claimed(self) -> None:
+        self.roles.claimed(self._loop.time())
+
+    def committed(self, block: int, lsn: int) -> None:
+        self.committed_block, self.committed_lsn = block, lsn
+        leading = self._leading
+        if leading is None:
+            return
+        leading.committed(block, lsn)
+        if not self.roles.is_serving and block >= self._recovered_block:
+            self.roles.recovered()
+
+    def deposed(self, epoch: int) -> None:
+        if self.roles.role is Role.CANDIDATE:
+            log.info("replication.passed_over", epoch=epoch)
+            self._writer = None
+            self.roles.passed_over(self._loop.time())
+            self.standby.follow()
+        else:
+            self.roles.deposed(epoch)
+
+    def handed_over(self) -> None:
+        self.roles.handed_over()

@@ -1,0 +1,244 @@
+"""Brokers that share a log on a real engine: one leads, and the other takes over."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
+
+from tests.engine.servers import MISSING, NatsServer, program, single_server, wait_until
+from tests.integration.broker_process import BrokerProcess, run_command
+
+pytestmark = pytest.mark.skipif(program() is None, reason=MISSING)
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+PREFETCH = 20
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[NatsServer]:
+    """One server; what it has in place of two others is said to be unsafe."""
+    made = single_server(tmp_path / "engine")
+    made.start()
+    try:
+        wait_until(made.is_ready, "a server")
+        yield made
+    finally:
+        made.kill()
+
+
+class Brokers:
+    """Two brokers of one log; `leader` and `standby` are those of the start."""
+
+    def __init__(self, directory: Path, engine: NatsServer) -> None:
+        self.log = ("--ha-log", f"nats://127.0.0.1:{engine.ports[0]}", "--ha-stream", "orders")
+        made = run_command("ha", "create", "--replicas", "1", *self.log)
+        assert made.returncode == 0, made.stderr
+        self.leader, self.standby = (
+            self._new(directory / name, engine.monitor) for name in ("first", "second")
+        )
+
+    def _new(self, directory: Path, monitor: str) -> BrokerProcess:
+        directory.mkdir()
+        flags = [
+            *self.log,
+            *("--ha-monitors", monitor, "--ha-unsafe-log", "on", "--ha-takeover-after-s", "2"),
+            *("--node", directory.name, "--log-level", "info"),
+        ]
+        return BrokerProcess(directory, flags=flags)
+
+    def start(self) -> None:
+        """Have the first lead and the second follow it."""
+        self.leader.start()
+        self.standby.begin()
+        self.standby.wait_until(lambda: status(self.standby).get("leader") == "first")
+
+    def kill(self) -> None:
+        """End both, also one that is paused."""
+        for each in (self.leader, self.standby):
+            each.kill9()
+
+
+@pytest.fixture
+def brokers(tmp_path: Path, engine: NatsServer) -> Iterator[Brokers]:
+    """Two brokers, not started."""
+    made = Brokers(tmp_path, engine)
+    try:
+        yield made
+    finally:
+        made.kill()
+
+
+def status(broker: BrokerProcess) -> dict[str, object]:
+    """What `vouchmq ha status` says; nothing while the broker starts."""
+    done = run_command("ha", "status", "--json", "--data-dir", str(broker.data_dir))
+    found: dict[str, object] = json.loads(done.stdout) if done.stdout else {}
+    return found
+
+
+class Publisher:
+    """A thread that publishes one message after the other, each of them confirmed, until it fails.
+
+    Args:
+        broker: where to
+        heard: told of each connection.blocked and connection.unblocked
+    """
+
+    def __init__(self, broker: BrokerProcess, heard: Callable[[str], object]) -> None:
+        self.published: list[bytes] = []
+        self.confirmed: list[bytes] = []
+        self.failure: Exception | None = None
+        self.is_to_end = False
+        self._heard = heard
+        self._url = broker.url
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with pika.BlockingConnection(pika.URLParameters(self._url)) as connection:
+                connection.add_on_connection_blocked_callback(lambda *_: self._heard("blocked"))
+                connection.add_on_connection_unblocked_callback(lambda *_: self._heard("unblocked"))
+                channel = connection.channel()
+                channel.confirm_delivery()
+                while not self.is_to_end:
+                    body = b"%d" % len(self.published)
+                    self.published.append(body)
+                    channel.basic_publish("", "q", body, PERSISTENT)
+                    self.confirmed.append(body)
+        except AMQPError as error:
+            self.failure = error
+
+    def wait(self, count: int) -> None:
+        """Wait until so many more are confirmed."""
+        goal = len(self.confirmed) + count
+        wait_until(lambda: self.failure is not None or len(self.confirmed) >= goal, "confirms")
+        assert self.failure is None
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+
+def declare(broker: BrokerProcess) -> None:
+    """A durable queue `q`."""
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        connection.channel().queue_declare("q", durable=True)
+
+
+def drained(channel: BlockingChannel) -> list[tuple[bytes, bool]]:
+    """All messages of the queue, and which of them are said to be redelivered."""
+    found: list[tuple[bytes, bool]] = []
+    while True:
+        method, _, body = channel.basic_get("q", auto_ack=True)
+        if method is None:
+            return found
+        found.append((body, method.redelivered))
+
+
+def left_on(broker: BrokerProcess) -> list[tuple[bytes, bool]]:
+    """The same of a broker."""
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        return drained(connection.channel())
+
+
+def test_a_standby_has_all_that_a_killed_leader_has_confirmed(brokers: Brokers) -> None:
+    brokers.start()
+    declare(brokers.leader)
+    assert run_command("ping", "--data-dir", str(brokers.standby.data_dir)).stdout == "standby\n"
+    seen: set[bytes] = set()
+    publisher = Publisher(brokers.leader, lambda _: None)
+    publisher.wait(50)
+    connection = pika.BlockingConnection(pika.URLParameters(brokers.leader.url))
+    consumer = connection.channel()
+    consumer.basic_qos(prefetch_count=PREFETCH)
+    for _, _, body in consumer.consume("q"):
+        seen.add(body)
+        if len(seen) == PREFETCH:
+            break
+    publisher.wait(50)
+    brokers.leader.kill9()
+    publisher.join()
+    with suppress(AMQPError):
+        connection.close()
+    brokers.standby.wait_until_ready()
+    found = left_on(brokers.standby)
+    bodies = [body for body, _ in found]
+    assert len(set(bodies)) == len(bodies)
+    assert set(publisher.confirmed) <= set(bodies) <= set(publisher.published)
+    assert [body for body, is_again in found if is_again] == sorted(seen, key=int)
+    assert status(brokers.standby)["epoch"] == 2
+
+
+def test_a_leader_that_was_replaced_confirms_nothing_and_begins_again(brokers: Brokers) -> None:
+    brokers.start()
+    declare(brokers.leader)
+    publisher = Publisher(brokers.leader, lambda _: None)
+    publisher.wait(50)
+    os.kill(brokers.leader.pid, signal.SIGSTOP)
+    brokers.standby.wait_until_ready()
+    before = len(publisher.confirmed)
+    os.kill(brokers.leader.pid, signal.SIGCONT)
+    publisher.join()
+    assert publisher.failure is not None
+    bodies = [body for body, _ in left_on(brokers.standby)]
+    # What was confirmed before the pause may be heard after it, but is committed.
+    assert set(publisher.confirmed) <= set(bodies)
+    assert len(publisher.confirmed) - before <= 1
+    brokers.leader.wait_for_log("replication.stepped_down", "claim of epoch 2")
+    brokers.leader.wait_until(lambda: status(brokers.leader).get("leader") == "second")
+    assert status(brokers.leader)["role"] == "standby"
+    handed = run_command("ha", "handover", "--data-dir", str(brokers.standby.data_dir))
+    assert handed.returncode == 0, handed.stderr
+    brokers.leader.wait_until(lambda: status(brokers.leader).get("is_serving"))
+    assert status(brokers.leader)["epoch"] == 3
+    assert brokers.leader.stop() == 0
+    brokers.standby.wait_until(lambda: status(brokers.standby).get("is_serving"))
+    assert brokers.standby.stop() == 0
+
+
+def test_publishers_are_blocked_while_the_log_does_not_commit(
+    brokers: Brokers, engine: NatsServer
+) -> None:
+    brokers.leader.start()
+    declare(brokers.leader)
+    heard: list[str] = []
+    publisher = Publisher(brokers.leader, heard.append)
+    publisher.wait(10)
+    engine.signal(signal.SIGSTOP)
+    brokers.leader.wait_for_log("alarm.raised", "replication")
+    engine.signal(signal.SIGCONT)
+    brokers.leader.wait_for_log("alarm.cleared", "replication")
+    publisher.wait(10)
+    publisher.is_to_end = True
+    publisher.join()
+    assert publisher.failure is None
+    assert {body for body, _ in left_on(brokers.leader)} == set(publisher.published)
+
+
+def test_an_engine_that_cannot_keep_the_log_is_refused(brokers: Brokers) -> None:
+    refused = run_command("serve", "--data-dir", str(brokers.leader.data_dir), *brokers.log)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("vouchmq: ha_monitors: name the monitoring addresses")
+    monitors = brokers.leader._flags[brokers.leader._flags.index("--ha-monitors") + 1]
+    refused = run_command(
+        *("serve", "--port", "0", "--data-dir", str(brokers.leader.data_dir)),
+        *(*brokers.log, "--ha-monitors", monitors),
+    )
+    assert refused.returncode == 2
+    assert "set its replicas to 3" in refused.stderr.splitlines()[-1]
+    refused = run_command(
+        *("serve", "--port", "0", "--data-dir", str(brokers.leader.data_dir)),
+        *(*brokers.log[:2], "--ha-monitors", monitors, "--ha-stream", "another"),
+    )
+    assert refused.returncode == 2
+    assert "vouchmq ha create" in refused.stderr.splitlines()[-1]
