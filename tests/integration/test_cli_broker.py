@@ -255,6 +255,21 @@ def test_a_connection_is_closed(broker: BrokerProcess) -> None:
     assert result.exit_code == 1
 
 
+def test_the_prefetch_of_a_consumer_is_changed(broker: BrokerProcess) -> None:
+    with RawClient(broker.url).handshake() as client:
+        client.open_channel()
+        client.call(1, amqp.Queue.Declare(queue="taken"), amqp.Queue.DeclareOk)
+        client.call(1, amqp.Basic.Consume(queue="taken", consumer_tag="c"), amqp.Basic.ConsumeOk)
+        [consumer] = as_rows(broker, "list", "consumers")
+        words = ("put", "prefetch", str(consumer["connection"]), "1", "c")
+        assert done(broker, *words, "5") == "prefetch of 'c' changed from 0 to 5\n"
+        assert as_rows(broker, "list", "consumers")[0]["prefetch"] == 5
+        assert json.loads(done(broker, *words, "0", "--json")) == {"before": 5}
+        result = run(broker, *words, "65536")
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+        client.call(1, amqp.Queue.Delete(queue="taken"), amqp.Queue.DeleteOk)
+
+
 def as_rows(broker: BrokerProcess, *words: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done(broker, *words, "--json").splitlines()]
 

@@ -252,6 +252,30 @@ def test_closing_a_connection(managed: ManagedBroker) -> None:
     assert managed.ask("DELETE", path).status == 404
 
 
+def test_the_prefetch_of_a_consumer_is_changed(managed: ManagedBroker) -> None:
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("prefetched")
+        channel.basic_qos(prefetch_count=1)
+        got: list[bytes] = []
+        channel.basic_consume("prefetched", lambda *each: got.append(each[3]), consumer_tag="a/b")
+        for body in (b"1", b"2", b"3"):
+            channel.basic_publish("", "prefetched", body)
+        connection.process_data_events(LIMIT_S)
+        [shown] = managed.get("/channels")
+        path = f"/channels/{quoted(shown['name'])}/consumers"
+        changed = f"{path}/a%2Fb/prefetch"
+        assert managed.ask("PUT", changed, {"prefetch_count": 2}).status == 204
+        while len(got) < 2:
+            connection.process_data_events(LIMIT_S)
+        [consumer] = managed.get("/consumers")
+        assert (consumer["prefetch_count"], consumer["messages_unacknowledged"]) == (2, 2)
+        for wrong in ({}, {"prefetch_count": 65536}, {"prefetch_count": -1}, {"count": 2}):
+            assert managed.ask("PUT", changed, wrong).status == 400
+        assert managed.ask("PUT", f"{path}/c/prefetch", {"prefetch_count": 2}).status == 404
+        channel.queue_delete("prefetched")
+
+
 def rabbitmqadmin(managed: ManagedBroker, *words: str) -> str:
     done = subprocess.run(
         [ADMIN, "--port", str(managed.port), "--format", "tsv", *words],

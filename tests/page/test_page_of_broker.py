@@ -94,6 +94,46 @@ def test_a_phone_shows_how_much_of_a_prefetch_is_used(visit: Visit, managed: Man
         channel.queue_delete("held")
 
 
+def test_the_prefetch_of_a_consumer_is_changed(visit: Visit, managed: ManagedBroker) -> None:
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=2)
+        channel.basic_consume("many-00009", lambda *_: None, consumer_tag="taker")
+        visit.show("queues/%2F/many-00009?part=consumers", "many-00009")
+        visit.page.get_by_role("button", name="Prefetch…").click()
+        visit.page.get_by_role("dialog").get_by_label("Prefetch").fill("7")
+        visit.page.get_by_role("button", name="Set prefetch").click()
+        expect(visit.page.get_by_text("The prefetch is 7 now.")).to_be_visible()
+        expect(visit.page.get_by_text("0 of 7")).to_be_visible()
+
+
+def test_the_last_audit_is_shown(visit: Visit, managed: ManagedBroker) -> None:
+    page = visit.page
+    visit.show("ledger", "Ledger")
+    expect(page.get_by_text("No audit has told this broker")).to_be_visible()
+    audit = {
+        "verdict": "1 confirmed message is missing",
+        "exit": 1,
+        "finished_us": 1_700_000_000_000_000,
+        "first_us": 1_600_000_000_000_000,
+        "last_us": 1_650_000_000_000_000,
+        "brokers": {"elsewhere": {"o": 3, "n": 1700}},
+        "copies": 5000,
+        "states": {"acked": 4999, "LOST": 1},
+        "findings": {"LOST": 1},
+        "queue": "orders.*",
+    }
+    assert managed.ask("PUT", "/ledger/audit", audit).status == 204
+    visit.show("", "Overview")
+    visit.show("ledger", "Ledger")
+    expect(page.get_by_text("1 confirmed message is missing.")).to_be_visible()
+    for text in (
+        *("elsewhere, up to epoch 3, line 1,700", "This broker's ledger was not read."),
+        *("queues like orders.*", "acked 4,999, LOST 1"),
+    ):
+        expect(page.locator("#main")).to_contain_text(text)
+
+
 def test_a_chart_without_points_is_of_now(visit: Visit) -> None:
     """Of what has never happened in a queue there is nothing to draw."""
     visit.show("queues/%2F/many-00007", "many-00007")

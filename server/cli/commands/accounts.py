@@ -53,11 +53,41 @@ operator_option = click.option(
 
 @click.group(cls=Group)
 def put() -> None:
-    """Make or change a user, permissions, a virtual host, a policy, a limit or a parameter.
+    """Make or change a user, permissions, a virtual host, a policy, a limit or a parameter; change
+    the prefetch of a consumer.
 
     A change is in force at once, also for connections that are open, and on disk before the command
     ends. What is not given stays as it is.
     """
+
+
+# A limit of a consumer
+
+
+@put.command("prefetch")
+@click.argument("name", metavar="CONNECTION")
+@click.argument("number", metavar="CHANNEL", type=click.IntRange(1, 65535))
+@click.argument("tag", metavar="CONSUMER")
+@click.argument("prefetch", metavar="N", type=click.IntRange(0, 65535))
+@_of_broker
+def put_prefetch(
+    broker: Broker, name: str, number: int, tag: str, prefetch: int, as_json: bool
+) -> int:
+    """Change how many unacknowledged messages a consumer may have; 0 is no limit.
+
+    `vouchmq list consumers` shows its connection, channel and tag. What it has above a lower limit
+    stays with it. The limit ends with the consumer.
+    """
+    return change(
+        broker,
+        "set prefetch",
+        f"prefetch of {quoted(tag)} changed from {{before}} to {prefetch}",
+        as_json,
+        name=name,
+        number=number,
+        tag=tag,
+        prefetch=prefetch,
+    )
 
 
 # Users and what they may do

@@ -1,4 +1,4 @@
-"""`vouchmq ledger on`, `off`, `status`, `inventory` and `rotate`."""
+"""`vouchmq ledger on`, `off`, `status`, `inventory`, `rotate` and `audited`."""
 
 from __future__ import annotations
 
@@ -44,3 +44,19 @@ def _add(verb: str, text: str) -> None:
 
 for _verb, _text in VERBS.items():
     _add(_verb, _text)
+
+
+@ledger.command()
+@click.argument("summary", metavar="SUMMARY")
+@json_option
+@broker_options
+def audited(broker: Broker, summary: str, as_json: bool) -> int:
+    """Tell a broker what an audit of its ledger has found.
+
+    SUMMARY is `summary.json` in the directory that `vouchmq audit --out` names. `vouchmq ledger
+    status` and the page show it from then on. Exit 0 on success, 1 if the broker refuses, 2 if no
+    broker uses the directory or SUMMARY is none.
+    """
+    module = import_module("vouchmq.server.cli.running.ledger")
+    code: int = module.audited(broker, summary, as_json=as_json)
+    return code

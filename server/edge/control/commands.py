@@ -84,7 +84,8 @@ def control_commands(
     announced = Announcements()
     announced.register(commands)
     StatusCommand(facts, settings, loop.time, announced.facts).register(commands)
-    LedgerCommands(runtime, loop.call_soon_threadsafe).register(commands)
+    administration = Administration(runtime)
+    LedgerCommands(runtime, loop.call_soon_threadsafe, administration).register(commands)
     views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
     wall_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
     idle = IdleWatch(
@@ -99,7 +100,7 @@ def control_commands(
     loop_lag.start()
     measures = measures_of(runtime, views, loop_lag.histogram)
     ListingCommands(measures.listings, MEASURES, sender).register(commands)
-    register_account_commands(commands, Administration(runtime), sender)
+    register_account_commands(commands, administration, sender)
     WatchCommand(runtime.events, wall_ms).register(commands)
     BackupCommands(
         runtime.journal,

@@ -50,7 +50,7 @@ OF_USERS: Final = frozenset(
                 *("parameter", "global-parameter"),
             )
         ),
-        *("export definitions", "import definitions"),
+        *("export definitions", "import definitions", "ledger audited"),
     }
 )
 OF_THE_BROKER: Final[Mapping[str, frozenset[str]]] = {

@@ -1,12 +1,14 @@
 """Connections, channels and consumers.
 
-Spec: HTTP-13, HTTP-14, HTTP-15, HTTP-33
+Spec: HTTP-13, HTTP-14, HTTP-15, HTTP-33, HTTP-38
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
+
+from msgspec import Meta, Struct
 
 from vouchmq.management.api.call import NO_CONTENT
 from vouchmq.management.api.errors import not_found
@@ -27,6 +29,12 @@ UNENCRYPTED: Final = (
     *("peer_cert_issuer", "peer_cert_subject", "peer_cert_validity"),
     *("ssl_cipher", "ssl_hash", "ssl_key_exchange", "ssl_protocol"),
 )
+
+
+class PrefetchBody(Struct, frozen=True, forbid_unknown_fields=True):
+    """The prefetch limit of a consumer; 0 is none."""
+
+    prefetch_count: Annotated[int, Meta(ge=0, le=65535)]
 
 
 async def connections(call: Call) -> object:
@@ -79,6 +87,20 @@ async def close_channel(call: Call) -> object:
     reason = call.headers.get("x-reason", "")
     given = {"reason": reason} if reason else {}
     await call.do("close channel", name=row["connection"], number=row["number"], **given)
+    return NO_CONTENT
+
+
+async def put_prefetch(call: Call) -> object:
+    """Change the prefetch limit of a consumer."""
+    body = call.content(PrefetchBody)
+    row = await _channel_row(call)
+    await call.do(
+        "set prefetch",
+        name=row["connection"],
+        number=row["number"],
+        tag=call.names["consumer"],
+        prefetch=body.prefetch_count,
+    )
     return NO_CONTENT
 
 

@@ -109,6 +109,12 @@ CLIENTS: Final = (
         {"GET": connections.channel, "DELETE": connections.close_channel},
         "a channel",
     ),
+    Route(
+        "/channels/{channel}/consumers/{consumer}/prefetch",
+        {"PUT": connections.put_prefetch},
+        "the prefetch limit of a consumer",
+        bodies={"PUT": connections.PrefetchBody},
+    ),
     _list("/vhosts/{vhost}/channels", connections.channels, "channels in a virtual host"),
     _list("/consumers", connections.consumers, "consumers"),
     _list("/consumers/{vhost}", connections.consumers, "consumers in a virtual host"),
@@ -389,6 +395,13 @@ LEDGER: Final = (
         MONITORS,
         bodies={"PUT": ledger.Switch},
         changing=ADMINISTRATORS,
+    ),
+    Route(
+        "/ledger/audit",
+        {"PUT": ledger.put_audit},
+        "what an audit has found, which `/ledger` shows",
+        ADMINISTRATORS,
+        bodies={"PUT": ledger.AuditBody},
     ),
 )
 ROUTES: Final[tuple[Route, ...]] = (

@@ -293,11 +293,21 @@ def _sums(frame: DataFrame, column: str) -> list[Any]:
 def write_summary(result: Result, fail_on: Sequence[str]) -> None:
     """Write `summary.json` beside the tables: what the lines of the command say, for programs."""
     job, facts = result.job, result.facts
+    times = facts.times()
     write_json(
         job.out / "summary.json",
         {
             "paths": list(job.paths),
+            "verdict": summary_text.verdict(result, fail_on),
             "exit": result.exit_code(fail_on),
+            "finished_us": time.time_ns() // 1000,
+            "first_us": min(times, default=None),
+            "last_us": max(times, default=None),
+            "brokers": {
+                name: {"o": number, "n": broker.epochs[number].last_n}
+                for name, broker in facts.brokers.items()
+                if (number := max(broker.epochs, default=None)) is not None
+            },
             "events": sum(epoch.events for *_, epoch in facts.epochs()),
             "copies": result.copies,
             "states": result.states,

@@ -53,7 +53,8 @@ def parser() -> Parser:
         "--data-dir",
         type=place,
         metavar="DIR",
-        help="data directory of a running broker, which takes inventories first",
+        help="data directory of a running broker, which takes inventories first and is told the "
+        "result",
     )
     made.add_argument(
         "--witness",
@@ -167,6 +168,12 @@ def _audit(options: argparse.Namespace, codes: list[int]) -> int:
         audit.note_exit(options.out, code)
         sys.stdout.write(f"together   the ledger exit {found[0]}, the witnesses exit {found[1]}")
         sys.stdout.write(f" (exit {code})\n")
+    if options.data_dir is not None:
+        why = input.record(options.data_dir, options.out)
+        if why:
+            sys.stderr.write(f"vouchmq audit: the broker was not told the result: {why}\n")
+        else:
+            sys.stdout.write("recorded   by the broker, which shows it with `ledger status`\n")
     return code
 
 

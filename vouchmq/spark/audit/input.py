@@ -136,17 +136,40 @@ def ask_inventory(directory: Path) -> Path:
     Raises:
         UsageError: no broker runs there, or it has no ledger
     """
-    command = [sys.executable, "-m", "vouchmq", "ledger", "inventory", "--data-dir", str(directory)]
+    ran = _ledger_command("inventory", directory=directory)
+    if ran is None:
+        raise UsageError(f"the broker on {directory} takes no inventory")
+    if ran.returncode:
+        raise UsageError(f"--data-dir {directory}: {_complaint(ran).removeprefix('vouchmq: ')}")
+    return directory_of(ran.stdout.strip(), directory)
+
+
+def record(directory: Path, out: Path) -> str:
+    """Tell the broker on a data directory what the audit has found, for whoever looks at it there.
+
+    Returns:
+        why it does not know; empty if it does
+    """
+    summary = str(out / SUMMARY)
+    ran = _ledger_command("audited", summary, directory=directory)
+    if ran is None:
+        return "it does not answer"
+    return _complaint(ran).removeprefix("vouchmq: ") if ran.returncode else ""
+
+
+def _ledger_command(*words: str, directory: Path) -> subprocess.CompletedProcess[str] | None:
+    """Run `vouchmq ledger`; None: the broker does not answer in time."""
+    command = [sys.executable, "-m", "vouchmq", "ledger", *words, "--data-dir", str(directory)]
     try:
-        ran = subprocess.run(  # noqa: S603 - our own command
+        return subprocess.run(  # noqa: S603 - our own command
             command, capture_output=True, text=True, timeout=LATE_S, check=False
         )
-    except subprocess.TimeoutExpired as error:
-        raise UsageError(f"the broker on {directory} takes no inventory") from error
-    if ran.returncode:
-        said = (ran.stderr.strip().splitlines() or ["no answer"])[-1]
-        raise UsageError(f"--data-dir {directory}: {said.removeprefix('vouchmq: ')}")
-    return directory_of(ran.stdout.strip(), directory)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _complaint(ran: subprocess.CompletedProcess[str]) -> str:
+    return (ran.stderr.strip().splitlines() or ["no answer"])[-1]
 
 
 def directory_of(answer: str, data_directory: Path) -> Path:

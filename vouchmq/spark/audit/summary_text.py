@@ -147,12 +147,11 @@ def summary(result: Result, fail_on: Sequence[str]) -> list[str]:
     facts, states = result.facts, result.states
     epochs = list(facts.epochs())
     events = sum(epoch.events for *_, epoch in epochs)
-    times = [t for *_, epoch in epochs for t in (epoch.first_t, epoch.last_t) if t is not None]
     found = " · ".join(f"{kind} {count:,}" for kind, count in result.findings.items())
     return [
-        f"verdict    {_verdict(result, fail_on)}",
+        f"verdict    {verdict(result, fail_on)} (exit {result.exit_code(fail_on)})",
         f"ledger     {_count(len(facts.brokers), 'broker')}, {_count(len(epochs), 'epoch')}, "
-        f"{_count(events, 'line')}{_period(times)}",
+        f"{_count(events, 'line')}{_period(facts.times())}",
         f"copies     {result.copies:,}",
         f"over       {_states(states, _OVER)}",
         f"here       {_states(states, _HERE)}",
@@ -229,13 +228,19 @@ def duration(us: int) -> str:
     return f"{us / 60_000_000:,.0f} min"
 
 
-def _verdict(result: Result, fail_on: Sequence[str]) -> str:
+def verdict(result: Result, fail_on: Sequence[str]) -> str:
+    """What has been found, in one sentence.
+
+    Args:
+        result: of the audit
+        fail_on: kinds of findings that fail it
+    """
     code = result.exit_code(fail_on)
     if code == 1:
         failing = {kind: result.findings.get(kind, 0) for kind in fail_on}
         others = sum(result.findings.values()) - sum(failing.values())
         more = f"; {_count(others, 'other finding')}" if others else ""
-        return f"{verdicts.sentence(failing)}{more} (exit 1)"
+        return f"{verdicts.sentence(failing)}{more}"
     waiting = result.states.get("open", 0)
     told = []
     if not result.copies:
@@ -250,7 +255,7 @@ def _verdict(result: Result, fail_on: Sequence[str]) -> str:
     others = sum(result.findings.values())
     told = told or ["every confirmed message is accounted for"]
     told += [verdicts.sentence(result.findings)] if others else []
-    return f"{'; '.join(told)} (exit {code})"
+    return "; ".join(told)
 
 
 def _nothing(scope: Scope) -> str:

@@ -182,6 +182,15 @@ class Facts:
             for number, epoch in broker.ordered():
                 yield code, name, number, epoch
 
+    def times(self) -> list[int]:
+        """Times of the first and the last line of each epoch."""
+        return [
+            time_us
+            for *_, epoch in self.epochs()
+            for time_us in (epoch.first_t, epoch.last_t)
+            if time_us is not None
+        ]
+
     def reason_code(self, word: str) -> int:
         """The number of a reason, a new one if need be."""
         if word not in self.reasons:

@@ -22,7 +22,11 @@ BROKER = AnsweringBroker(
 @pytest.mark.parametrize(
     ("verb", "out", "as_json"),
     [
-        ("status", "on        yes\nlines     7\n", '{"on": true, "lines": 7}\n'),
+        (
+            "status",
+            "on          yes\nlines       7\nlast audit  none is known\n",
+            '{"on": true, "lines": 7}\n',
+        ),
         ("on", "", "{}\n"),
         ("inventory", "/there\n", '{"path": "/there"}\n'),
     ],

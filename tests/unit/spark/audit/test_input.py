@@ -134,6 +134,23 @@ def test_the_ledger_of_a_broker_is_where_its_inventory_is(
         checked(here, "--data-dir", "{tmp}/data")
 
 
+def test_the_broker_is_told_the_result(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    answers = [(0, ""), (2, "vouchmq: no broker uses it\n")]
+
+    def answered(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        code, said = answers.pop(0)
+        return subprocess.CompletedProcess(command, code, "", said)
+
+    monkeypatch.setattr(subprocess, "run", answered)
+    assert input.record(here / "data", here / "out") == ""
+    assert asked[0][3:] == [
+        *("ledger", "audited", f"{here}/out/summary.json", "--data-dir", f"{here}/data")
+    ]
+    assert input.record(here / "data", here / "out") == "no broker uses it"
+
+
 def test_a_relative_path_of_a_ledger_is_one_of_the_data_directory(here: Path) -> None:
     (here / "ledger").mkdir()
     (here / "ledger" / LEDGER).touch()

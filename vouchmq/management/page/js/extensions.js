@@ -10,6 +10,7 @@ export const PEEK = ["GET", `${QUEUE}/messages`];
 export const MOVE = ["POST", `${QUEUE}/move`];
 export const RETURN = ["POST", `${QUEUE}/return-dead-letters`];
 export const PAUSE = ["PUT", `${QUEUE}/pause`];
+export const PREFETCH = ["PUT", "/channels/{channel}/consumers/{consumer}/prefetch"];
 export const LEDGER = ["GET", "/ledger"];
 
 export const can = (route) => has(...route);
@@ -28,6 +29,11 @@ export function move(vhost, name, body) {
 /** Move dead letters back to where they died. */
 export function returnDeadLetters(vhost, name, body) {
   return post(`${path("queues", vhost, name)}/return-dead-letters`, body);
+}
+
+/** Change the prefetch limit of a consumer; 0 is none. */
+export function setPrefetch(channel, tag, limit) {
+  return put(`${path("channels", channel, "consumers", tag)}/prefetch`, { prefetch_count: limit });
 }
 
 /** Pause or resume a queue. */

@@ -57,7 +57,7 @@ export const one = {
   },
 
   render(context) {
-    const { data, params: { name } } = context;
+    const { data, params: { name }, perform } = context;
     const id = `channel ${name}`;
     return [
       h("div", { class: "title" }, h("p", { class: "crumbs" }, h("a", { href: "#/channels" }, "Channels")), h("h1", {}, name), state(data.state), mode(data), h("span", { class: "grow" }), action("Close", () => closeChannel(context), { tone: "danger", needs: ["DELETE", "/channels/{channel}"] })),
@@ -69,7 +69,7 @@ export const one = {
           ["Prefetch", data.prefetch_count || "unlimited"], ["Prefetch of the channel", data.global_prefetch_count || "unlimited"],
           ["Unacknowledged", count(data.messages_unacknowledged)], ["Unconfirmed", count(data.messages_unconfirmed)], ["Uncommitted publishes", count(data.messages_uncommitted)], ["Uncommitted acks", count(data.acks_uncommitted)],
         ]))),
-      panel("Consumers", consumerTable(data.consumer_details ?? [], { query: {} })),
+      panel("Consumers", consumerTable(data.consumer_details ?? [], { query: {}, perform })),
     ];
   },
 };

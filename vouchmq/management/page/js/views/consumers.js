@@ -1,8 +1,11 @@
-// Consumers: how much of their prefetch is in use, and how old their oldest delivery is.
+// Consumers: how much of their prefetch is in use, how old their oldest delivery is, and the control of their prefetch.
 
+import { action } from "../access.js";
 import { get, path } from "../api.js";
 import { meter } from "../charts.js";
+import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
+import { PREFETCH, setPrefetch } from "../extensions.js";
 import { count, duration } from "../format.js";
 import { channelLink, queueLink } from "../links.js";
 import { listBar, listQuery, table, tag } from "../table.js";
@@ -23,7 +26,7 @@ export function render(context) {
 }
 
 /** A table of consumers. */
-export function consumerTable(rows, { query, go }) {
+export function consumerTable(rows, { query, go, perform }) {
   return table({
     label: "Consumers", rows, query, go, sort: "consumer_tag", key: (row) => `${row.channel_details?.name} ${row.consumer_tag}`, empty: "There are no consumers.",
     columns: [
@@ -32,6 +35,7 @@ export function consumerTable(rows, { query, go }) {
       { label: "Channel", wide: true, class: "line", cell: (row) => (row.channel_details?.name ? channelLink(row.channel_details.name) : "–") },
       { label: "Mode", wide: true, cell: (row) => modes(row) },
       { label: "Prefetch", sort: "prefetch_count", num: true, cell: (row) => usage(row) },
+      { label: "Change", cell: (row) => prefetchButton(row, perform) },
       { label: "Oldest unacked", num: true, sort: "oldest_unacknowledged_age", title: "For how long the client has had its oldest unacknowledged message, to the second", cell: (row) => (typeof row.oldest_unacknowledged_age === "number" ? duration(row.oldest_unacknowledged_age) : "–") },
     ],
   });
@@ -40,6 +44,22 @@ export function consumerTable(rows, { query, go }) {
 function modes(row) {
   return h("span", { class: "tags" }, row.ack_required ? null : tag("no ack", "warn", "A message counts as done once it is sent"), row.exclusive && tag("exclusive"),
     row.activity_status === "single_active" && tag("active", "good", "The single active consumer"), row.activity_status === "waiting" && tag("waiting", "warn", "Waits behind the single active consumer"));
+}
+
+function prefetchButton(row, perform) {
+  const why = row.ack_required ? undefined : "A consumer without acknowledgements has no prefetch.";
+  return action("Prefetch…", () => changePrefetch(row, perform), { small: true, needs: PREFETCH, why });
+}
+
+function changePrefetch(row, perform) {
+  const { name } = row.channel_details;
+  return ask({
+    title: `Prefetch of ${row.consumer_tag}`,
+    text: h("p", {}, "How many unacknowledged messages the consumer may have, from now on and as long as it lives. What it has above a lower limit stays with it."),
+    fields: [{ name: "limit", label: "Prefetch", type: "number", min: 0, max: 65535, value: row.prefetch_count, required: true, hint: "0 is no limit." }],
+    submit: "Set prefetch",
+    act: ({ limit }) => perform(() => setPrefetch(name, row.consumer_tag, Number(limit)), Number(limit) ? `The prefetch is ${limit} now.` : "The prefetch is unlimited now."),
+  });
 }
 
 function usage(row) {

@@ -106,8 +106,8 @@ function senders(title, rows) {
   }));
 }
 
-function consumers({ data: { queue } }) {
-  return panel(null, consumerTable(queue.consumer_details ?? [], { query: {} }));
+function consumers({ data: { queue }, perform }) {
+  return panel(null, consumerTable(queue.consumer_details ?? [], { query: {}, perform }));
 }
 
 function bindings(context) {
