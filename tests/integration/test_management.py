@@ -50,6 +50,15 @@ def test_it_comes_back_when_it_is_killed_and_messaging_goes_on(managed: ManagedB
     managed.process.wait_for_log("management.ended", '"exit_code": -9')
 
 
+def test_a_signal_ends_it(managed: ManagedBroker) -> None:
+    """The broker has it blocked, and a child inherits that."""
+    before = management_of(managed.process)
+    before.terminate()
+    before.wait(LIMIT_S)
+    managed.process.wait_for_log("management.ended", '"exit_code": 0')
+    managed.wait_ready()
+
+
 @pytest.mark.parametrize("how", ["stop", "kill9"])
 def test_it_ends_with_its_broker(tmp_path: Path, how: str) -> None:
     broker = ManagedBroker(tmp_path)

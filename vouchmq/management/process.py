@@ -81,6 +81,8 @@ async def _serve(options: Options) -> int:
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    # The broker, which starts this process, has them blocked in all threads but one.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
     if options.is_watched:
         _watch_input(loop, stopping.set)
     broker = Broker(Path(options.data_dir))
