@@ -22,7 +22,7 @@ from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.admin.accounts.views import ACCOUNT_KINDS, AccountView, AccountViews
 from vouchmq.server.admin.commands import Arguments
 from vouchmq.server.admin.totals import OverviewView, Source, Totals
-from vouchmq.server.broker.features.options import queue_type_of
+from vouchmq.server.broker.features.options import STREAM, queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class VHostView(Struct, frozen=True, array_like=True):
 
 
 class QueueView(Struct, frozen=True, array_like=True):
-    """A queue; `messages` is ready and unacknowledged together.
+    """A queue; `messages` is ready and unacknowledged together, of a stream all that it has.
 
     What comes behind `consumers` has been counted since the broker started, see `counters.py`.
     """
@@ -488,10 +488,11 @@ def view_of_queue(queue: Queue, match: PolicyMatch) -> QueueView:
     spec = queue.spec
     ready, unacked = queue.ready_count, queue.unacked_count
     counters = queue.counters
+    kind = queue_type_of(spec.arguments)
     return QueueView(
         vhost=spec.vhost,
         name=spec.name,
-        type=queue_type_of(spec.arguments),
+        type=kind,
         durable=spec.durable,
         exclusive=spec.exclusive_owner is not None,
         auto_delete=spec.auto_delete,
@@ -499,7 +500,8 @@ def view_of_queue(queue: Queue, match: PolicyMatch) -> QueueView:
         policy=match.policy.name if match.policy else "",
         operator_policy=match.operator.name if match.operator else "",
         paused=queue.is_paused,
-        messages=ready + unacked,
+        # What a reader of a stream holds is in the stream.
+        messages=ready if kind == STREAM else ready + unacked,
         messages_ready=ready,
         messages_unacknowledged=unacked,
         consumers=queue.consumer_count,

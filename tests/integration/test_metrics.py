@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -135,6 +136,51 @@ def test_deliveries_by_way(managed: ManagedBroker) -> None:
         "delivered": 10,
     }
     assert [now - then for now, then in zip(churned(), churn, strict=True)] == [2, 1, 1]
+
+
+def test_bytes_of_queues(managed: ManagedBroker) -> None:
+    """METRIC-05."""
+    with pika.BlockingConnection(pika.URLParameters(managed.process.url)) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        properties = pika.BasicProperties(delivery_mode=2, timestamp=1_700_000_000)
+        for name, kind in (("sized", "classic"), ("kept", "stream")):
+            channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+            for body in (b"x" * 5, b"y" * 7, b"z" * 11):
+                channel.basic_publish("", name, body, properties)
+        channel.basic_qos(prefetch_count=2)
+        arguments = {"x-stream-offset": "first"}
+        got: list[bytes] = []
+        channel.basic_consume("kept", lambda *each: got.append(each[3]), arguments=arguments)
+        while len(got) < 2:
+            connection.process_data_events(LIMIT_S)
+        channel.basic_get("sized")
+        found = samples(managed.metrics("/metrics/detailed?family=queue_metrics&vhost=/"))
+
+        def numbers(queue: str) -> dict[str, float]:
+            prefix, labels = "rabbitmq_detailed_queue_", f'vhost="/",queue="{queue}"'
+            return {
+                name.removeprefix(prefix): value
+                for (name, seen), value in found.items()
+                if sorted(seen.split(",")) == sorted(labels.split(","))
+            }
+
+        sized = numbers("sized")
+        assert (sized["messages_bytes"], sized["messages_ready_bytes"]) == (23, 18)
+        assert (sized["messages_unacked_bytes"], sized["messages_ram_bytes"]) == (5, 23)
+        assert (sized["messages_persistent"], sized["messages_persistent_bytes"]) == (3, 23)
+        assert (sized["messages_paged_out"], sized["messages_paged_out_bytes"]) == (0, 0)
+        assert sized["head_message_timestamp"] == 1_700_000_000
+        assert (sized["consumer_capacity"], sized["messages_published_total"]) == (0, 3)
+        assert math.isnan(numbers("q")["head_message_timestamp"])
+        # What a reader of a stream has is in the stream.
+        kept = numbers("kept")
+        assert kept["messages_bytes"] == kept["messages_ready_bytes"] >= 23
+        assert kept["messages_unacked_bytes"] == 12
+        listed = managed.get("/queues/%2F/kept")
+        assert (listed["messages"], listed["messages_unacknowledged"]) == (3, 2)
+        for name in ("sized", "kept"):
+            channel.queue_delete(name)
 
 
 def test_logins(managed: ManagedBroker) -> None:

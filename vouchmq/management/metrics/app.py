@@ -27,8 +27,12 @@ from vouchmq.management.metrics.objects import (
     DETAILED_PREFIX,
     FAMILIES,
     PREFIX,
+    QUEUES,
+    SIZED,
+    SIZES,
     object_families,
     wanted_kinds,
+    with_sizes,
 )
 from vouchmq.management.metrics.totals import total_families
 
@@ -104,6 +108,8 @@ async def _objects(
     found: list[Metric] = []
     for kind in wanted_kinds(families):
         rows = await broker.rows(kind.listing)
+        if kind is QUEUES and SIZED in families:
+            rows = with_sizes(rows, await broker.rows(SIZES))
         if vhosts:
             rows = [row for row in rows if row["vhost"] in vhosts]
         found += object_families(kind, rows, families, prefix)

@@ -5,11 +5,13 @@ Spec: METRIC-01, METRIC-05, METRIC-06
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from vouchmq.management.api.stats import sized
 from vouchmq.management.metrics.totals import Family
 
 if TYPE_CHECKING:
@@ -64,6 +66,43 @@ QUEUES: Final = Objects(
                 "Messages delivered to consumers but not yet acknowledged",
             ),
             Family("queue_messages", "messages", "Sum of ready and unacknowledged messages"),
+        ),
+        "queue_metrics": (
+            Family("queue_messages_bytes", "message_bytes", "Bytes of bodies, ready and unacked"),
+            Family("queue_messages_ready_bytes", "message_bytes_ready", "Bytes of ready messages"),
+            Family(
+                "queue_messages_unacked_bytes",
+                "message_bytes_unacknowledged",
+                "Bytes of messages that consumers have",
+            ),
+            Family(
+                "queue_messages_persistent",
+                "messages_persistent",
+                "Messages that a restart leaves",
+            ),
+            Family("queue_messages_persistent_bytes", "message_bytes_persistent", "Bytes of these"),
+            Family("queue_messages_ram", "messages_ram", "Messages in memory"),
+            Family("queue_messages_ram_bytes", "message_bytes_ram", "Bytes of messages in memory"),
+            Family("queue_messages_paged_out", "messages_paged_out", "Messages only on disk"),
+            Family(
+                "queue_messages_paged_out_bytes",
+                "message_bytes_paged_out",
+                "Bytes of messages only on disk",
+            ),
+            Family("queue_process_memory_bytes", "memory", "Memory that the messages use"),
+            Family(
+                "queue_consumer_capacity",
+                "consumer_capacity",
+                "Whether a consumer could take a message at this moment",
+            ),
+            Family(
+                "queue_consumer_utilisation", "consumer_utilisation", "The same as the capacity"
+            ),
+            Family(
+                "queue_head_message_timestamp",
+                "head_message_timestamp",
+                "The property timestamp of the next message",
+            ),
         ),
         "queue_consumer_count": (Family("queue_consumers", "consumers", "Consumers on a queue"),),
     },
@@ -140,6 +179,9 @@ CONNECTIONS: Final = Objects(
         )
     },
 )
+SIZES: Final = "queue-sizes"
+# The family whose numbers that listing has.
+SIZED: Final = "queue_metrics"
 KINDS: Final = (QUEUES, CHANNELS, CONNECTIONS)
 FAMILIES: Final = tuple(
     name for kind in KINDS for families in (kind.gauges, kind.counters) for name in families
@@ -150,6 +192,24 @@ def wanted_kinds(families: Iterable[str]) -> list[Objects]:
     """The kinds of objects that have one of these families."""
     names = set(families)
     return [kind for kind in KINDS if names & (kind.gauges.keys() | kind.counters.keys())]
+
+
+def with_sizes(
+    rows: Iterable[Mapping[str, Any]], sizes: Iterable[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Queues with what costs a look at their messages; one that has come or gone is left out.
+
+    Args:
+        rows: of `queues`
+        sizes: of `queue-sizes`
+    """
+    known = {(size["vhost"], size["name"]): size for size in sizes}
+    found = []
+    for row in rows:
+        size = known.get((row["vhost"], row["name"]))
+        if size is not None:
+            found.append({**row, **sized(row, size)})
+    return found
 
 
 def object_families(
@@ -163,5 +223,6 @@ def object_families(
             for each in groups[group]:
                 metric = make(f"{prefix}{each.name}", each.text, labels=kind.labels)
                 for values, row in zip(labels, rows, strict=True):
-                    metric.add_metric(values, row[each.column])
+                    value = row[each.column]
+                    metric.add_metric(values, math.nan if value is None else value)
                 yield metric

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.management.api.listed import in_vhosts, only
 from vouchmq.management.api.paging import Page, projected
-from vouchmq.management.api.stats import QUEUE, depths, message_stats
+from vouchmq.management.api.stats import QUEUE, depths, message_stats, sized
 from vouchmq.management.resources.connections import (
     CONSUMERS,
     consumer_item,
@@ -106,36 +106,10 @@ def _queue(call: Call, row: Row, sizes: Mapping[tuple[str, str], Row], node: str
         }
     size = sizes.get((row["vhost"], row["name"]))
     if size is not None:
-        item |= _sized(row, size)
+        item |= sized(row, size)
     if row["idle_since_ms"] is not None:
         item["idle_since"] = time_of(row["idle_since_ms"])
     if row["type"] != CLASSIC:
         item |= {"leader": node, "members": [node], "online": [node]}
     stats = message_stats(call.rates, key, QUEUE, row)
     return {**item, "message_stats": stats} if stats else item
-
-
-def _sized(row: Row, size: Row) -> Row:
-    """What is told of the bytes of a queue; what is unacknowledged is in memory."""
-    ready, unacked = row["messages_ready"], row["messages_unacknowledged"]
-    ready_bytes, unacked_bytes = size["ready_bytes"], size["unacknowledged_bytes"]
-    in_memory, bytes_in_memory = size["ready_in_memory"], size["ready_bytes_in_memory"]
-    # Of this moment: RabbitMQ tells for which part of some seconds it has been so.
-    capacity = float(size["has_room"]) if row["consumers"] else 0
-    return {
-        "consumer_capacity": capacity,
-        "consumer_utilisation": capacity,
-        "head_message_timestamp": size["head_timestamp"],
-        "memory": size["memory_bytes"],
-        "message_bytes": ready_bytes + unacked_bytes,
-        "message_bytes_paged_out": max(0, ready_bytes - bytes_in_memory),
-        "message_bytes_persistent": size["persistent_bytes"],
-        "message_bytes_ram": bytes_in_memory + unacked_bytes,
-        "message_bytes_ready": ready_bytes,
-        "message_bytes_unacknowledged": unacked_bytes,
-        "messages_paged_out": max(0, ready - in_memory),
-        "messages_persistent": size["persistent"],
-        "messages_ram": in_memory + unacked,
-        "messages_ready_ram": in_memory,
-        "messages_unacknowledged_ram": unacked,
-    }
