@@ -34,11 +34,13 @@ class Refused(CommandFailed):
 
 
 class Listing:
-    """The rows of a listing, in which `columns` is known when the first of them is."""
+    """The rows of a listing: `columns` is known with the first, and what else there is to say, the
+    `facts`, with the last."""
 
     def __init__(self, rows: Iterator[dict[str, Any]]) -> None:
         self._rows = rows
         self.columns: list[str] = []
+        self.facts: dict[str, Any] = {}
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """The rows, once.
@@ -49,6 +51,7 @@ class Listing:
         for row in self._rows:
             if "ok" in row:
                 self.columns = self.columns or row.get("columns", [])
+                self.facts = row
                 return
             self.columns = self.columns or list(row)
             yield row

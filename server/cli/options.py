@@ -134,6 +134,17 @@ def vhost_option(command: Callable[..., int]) -> Callable[..., int]:
     )(command)
 
 
+def body_bytes_option(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command that shows messages the option of how much of each body it shows."""
+    return click.option(
+        "--body-bytes",
+        metavar="N",
+        type=click.IntRange(0),
+        default=1024,
+        help="Show so much of each body. Default: 1024",
+    )(command)
+
+
 def load(flags: dict[str, Any]) -> s.Settings:
     """The settings of this run; flags that are not on the command line are None or empty.
 

@@ -120,7 +120,13 @@ class PeekCommands:
         else:
             next_piece = partial(shown.in_queue, queue)
         reply.send({"columns": PeekedMessage.__struct_fields__})
-        Pieces(self._operator.context, reply, next_piece, asked).go_on()
+        context = self._operator.context
+        # Of one moment: whoever follows the queue knows from it what comes afterwards.
+        moment = {
+            "published": queue.counters.published,
+            "newest_id": 2 * context.journal.next_lsn - 1,
+        }
+        Pieces(context, reply, next_piece, asked, moment).go_on()
 
     def _queue(self, asked: Peek) -> Queue:
         """The queue that is meant, which the user may read.
@@ -330,6 +336,7 @@ class Pieces:
         reply: where they go
         next_piece: rows from a place on, at most so many; none: that is the end; None: later
         asked: how many are wanted
+        moment: what else is told in the end
     """
 
     def __init__(
@@ -338,6 +345,7 @@ class Pieces:
         reply: Reply,
         next_piece: Callable[[int, int], list[PeekedMessage] | None],
         asked: Peek,
+        moment: Mapping[str, int],
     ) -> None:
         self._context = context
         self._reply = reply
@@ -345,6 +353,7 @@ class Pieces:
         self._at = asked.first
         self._left = asked.count
         self._count = 0
+        self._moment = moment
 
     def go_on(self) -> None:
         """Send rows until this slice is over."""
@@ -375,4 +384,4 @@ class Pieces:
         if self._left > 0:
             context.budget.put_off(self.go_on)
         else:
-            reply({"ok": True, "count": self._count})
+            reply({"ok": True, "count": self._count, **self._moment})

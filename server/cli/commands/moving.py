@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from vouchmq.server.cli.options import broker_options, json_option, vhost_option
+from vouchmq.server.cli.options import body_bytes_option, broker_options, json_option, vhost_option
 
 if TYPE_CHECKING:
     from vouchmq.server.cli.client import Broker
@@ -40,13 +40,7 @@ STATES = ("ready", "unacknowledged", "waiting")
     default=10,
     help="At most so many messages. Default: 10",
 )
-@click.option(
-    "--body-bytes",
-    metavar="N",
-    type=click.IntRange(0),
-    default=1024,
-    help="Show so much of each body. Default: 1024",
-)
+@body_bytes_option
 @vhost_option
 @json_option
 @broker_options
@@ -96,13 +90,7 @@ def peek(
     "--first", metavar="OFFSET", type=click.IntRange(0), help="Of a stream: begin at this offset."
 )
 @click.option("--count", metavar="N", type=click.IntRange(1), help="End after so many messages.")
-@click.option(
-    "--body-bytes",
-    metavar="N",
-    type=click.IntRange(0),
-    default=1024,
-    help="Show so much of each body. Default: 1024",
-)
+@body_bytes_option
 @click.option(
     "--interval",
     "interval_s",

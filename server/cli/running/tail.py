@@ -29,8 +29,6 @@ STREAM: Final = "stream"
 MOST: Final = 1000
 # Places by which consumers may have shortened a queue between two questions.
 SLACK: Final = 100
-# Attempts to find a moment at which nothing comes.
-BEGINNINGS: Final = 10
 
 Row = dict[str, Any]
 
@@ -156,17 +154,17 @@ class Followed:
             yield [fresh[key] for key in sorted(fresh)]
 
     def _begin(self) -> tuple[int, int, int]:
-        """How many are ready, the greatest id, and how many have come in."""
-        before = self.row()
-        for _ in range(BEGINNINGS):
-            there = int(before["messages_ready"])
-            newest = _newest(self._at_end(there, 1), -1)
-            row = self.row()
-            # Else some of those that came between are among those that are known, or not.
-            if row["published"] == before["published"]:
-                break
-            before = row
-        return there, newest, int(row["published"])
+        """How many are ready; of one moment the greatest id and how many have come in."""
+        wanted = self._wanted
+        found = self._broker.rows(
+            "peek", vhost=wanted.vhost, name=wanted.name, count=1, body_bytes=0
+        )
+        for _ in found:
+            pass
+        if "newest_id" not in found.facts:
+            raise CommandFailed("this broker is too old for it")
+        there = int(self.row()["messages_ready"])
+        return there, int(found.facts["newest_id"]), int(found.facts["published"])
 
     def _at_end(self, ready_count: int, count: int) -> tuple[list[Row], list[Row]]:
         """Ready messages from so many before the end, and messages that consumers hold."""

@@ -31,7 +31,8 @@ def client(world: World) -> Client:
 def peeked(world: World, **arguments: object) -> list[dict[str, Any]]:
     reader = begun(world, "peek", **arguments)
     world.run_turns()
-    assert reader.facts == {"ok": True, "count": len(reader.lines)}
+    assert reader.facts is not None
+    assert (reader.facts["ok"], reader.facts["count"]) == (True, len(reader.lines))
     return reader.lines
 
 
