@@ -52,6 +52,8 @@ export function chart(id, title, series, show = short) {
   const until = points.length ? Math.max(...points.map(([when]) => when)) : Date.now();
   const from = Math.min(...points.map(([when]) => when), until - 60000);
   const top = scaleOf(Math.max(0, ...points.map(([, value]) => value)));
+  // Of what is counted in wholes there is no half.
+  const middle = show(top / 2) === show(top) ? "" : show(top / 2);
   const cursor = pointed.get(id);
   const moved = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
@@ -69,7 +71,7 @@ export function chart(id, title, series, show = short) {
       h("span", { class: "chart-title" }, title),
       h("span", { class: "chart-when" }, cursor === undefined ? "now" : moment(cursor).slice(11))),
     h("div", { class: "plot" },
-      h("div", { class: "axis", "aria-hidden": "true" }, h("span", {}, show(top)), h("span", {}, show(top / 2)), h("span", {}, "0")),
+      h("div", { class: "axis", "aria-hidden": "true" }, h("span", {}, show(top)), h("span", {}, middle), h("span", {}, "0")),
       h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": describe(title, series, show), onpointermove: moved, onpointerleave: left },
         [0.5, HEIGHT / 2, HEIGHT - 0.5].map((y) => h("line", { class: "grid", x1: 0, x2: WIDTH, y1: y, y2: y, "vector-effect": "non-scaling-stroke" })),
         series.map((each) => h("path", { class: `line ${each.tone}`, d: each.points.length > 1 ? line(each.points, from, until, top, WIDTH, HEIGHT) : "", "vector-effect": "non-scaling-stroke" })),

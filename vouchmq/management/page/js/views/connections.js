@@ -7,7 +7,7 @@ import { ask } from "../dialogs.js";
 import { h } from "../dom.js";
 import { at, bytes, count, duration, moment, plain, since } from "../format.js";
 import { SAMPLES, rates } from "../history.js";
-import { connectionLink } from "../links.js";
+import { connectionLink, ofClient } from "../links.js";
 import { facts, listBar, listQuery, panel, table, tag, told } from "../table.js";
 import { channelTable } from "./channels.js";
 import { state } from "./queues.js";
@@ -26,12 +26,12 @@ export function render(context) {
     table({
       label: "Connections", rows: data.items, query, go, key: (row) => row.name, empty: query.filter ? "No connection has a name like this." : "No client is connected.",
       columns: [
-        { label: "Name", sort: "name", class: "line", cell: (row) => [connectionLink(row.name, row.user_provided_name || row.name), row.user_provided_name && h("div", { class: "muted sub" }, row.name)] },
+        { label: "Name", sort: "name", class: "line", cell: (row) => [connectionLink(row.name, row.user_provided_name || ofClient(row.name)), row.user_provided_name && h("div", { class: "muted sub", title: row.name }, ofClient(row.name))] },
         !vhost && vhosts?.length > 1 && { label: "Virtual host", sort: "vhost", wide: true, cell: (row) => row.vhost },
         { label: "User", sort: "user", cell: (row) => row.user },
         { label: "State", sort: "state", cell: (row) => state(row.state) },
         { label: "TLS", sort: "ssl", wide: true, cell: (row) => (row.ssl ? tag("TLS", "good") : "–") },
-        { label: "Client", wide: true, cell: (row) => [row.client_properties?.product, row.client_properties?.version].filter(Boolean).join(" ") || "–" },
+        { label: "Client", wide: true, class: "long", cell: (row) => [row.client_properties?.product, row.client_properties?.version].filter(Boolean).join(" ") || "–" },
         { label: "Channels", sort: "channels", num: true, wide: true, cell: (row) => count(row.channels) },
         { label: "From client", sort: "recv_oct_details.rate", num: true, cell: (row) => perSecond(at(row, "recv_oct_details.rate")) },
         { label: "To client", sort: "send_oct_details.rate", num: true, cell: (row) => perSecond(at(row, "send_oct_details.rate")) },

@@ -35,10 +35,15 @@ export function consumerTable(rows, { query, go, perform }) {
       { label: "Channel", wide: true, class: "line", cell: (row) => (row.channel_details?.name ? channelLink(row.channel_details.name) : "–") },
       { label: "Mode", wide: true, cell: (row) => modes(row) },
       { label: "Prefetch", sort: "prefetch_count", num: true, cell: (row) => usage(row) },
-      { label: "Change", cell: (row) => prefetchButton(row, perform) },
-      { label: "Oldest unacked", num: true, sort: "oldest_unacknowledged_age", title: "For how long the client has had its oldest unacknowledged message, to the second", cell: (row) => (typeof row.oldest_unacknowledged_age === "number" ? duration(row.oldest_unacknowledged_age) : "–") },
+      { label: "Oldest unacked", num: true, sort: "oldest_unacknowledged_age", title: "For how long the client has had its oldest unacknowledged message, to the second", cell: (row) => (typeof row.oldest_unacknowledged_age === "number" ? age(row.oldest_unacknowledged_age) : "–") },
+      { label: h("span", { class: "visually-hidden" }, "Change"), class: "acts", cell: (row) => prefetchButton(row, perform) },
     ],
   });
+}
+
+// The broker looks at it once a second.
+function age(ms) {
+  return ms < 1000 ? "< 1 s" : duration(ms);
 }
 
 function modes(row) {

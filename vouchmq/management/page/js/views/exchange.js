@@ -40,23 +40,23 @@ export function render(context) {
       ], rate)),
       panel("Properties", facts([["Type", exchange.type], ["Virtual host", vhost], ["Policy", exchange.policy || "–"], ["Arguments", fields(exchange.arguments)], ["Declared by", exchange.user_who_performed_action || "–"]]))),
     !isDefault && panel("Topology", topology([...incoming, ...outgoing].slice(0, 200), topologyLink(vhost), `e:${exchange.name}`)),
-    panel(`Bindings from it (${outgoing.length})`, bindingTable(shown, vhost, perform), outgoing.length > MOST && h("p", { class: "muted" }, `The first ${MOST} are shown.`)),
-    incoming.length > 0 && panel(`Bindings to it (${incoming.length})`, bindingTable(incoming.slice(0, MOST), vhost, perform)),
+    panel(`Bindings from it (${outgoing.length})`, bindingTable(shown, vhost, perform, "From"), outgoing.length > MOST && h("p", { class: "muted" }, `The first ${MOST} are shown.`)),
+    incoming.length > 0 && panel(`Bindings to it (${incoming.length})`, bindingTable(incoming.slice(0, MOST), vhost, perform, "To")),
     panel("Publish a message", publishForm(context, { vhost, exchange: name, why: exchange.internal ? "This exchange is internal." : whyNot("POST", "/exchanges/{vhost}/{name}/publish") })),
   ];
 }
 
-/** Bindings, each with a button that removes it. */
-export function bindingTable(bindings, vhost, perform) {
+/** Bindings, each with a button that removes it; `left` is the end that is left out, because it is the same for all. */
+export function bindingTable(bindings, vhost, perform, left = "") {
   return table({
     label: "Bindings", rows: bindings, query: {}, key: (row) => `${row.source} ${row.destination_type} ${row.destination} ${row.properties_key}`, empty: "No bindings.",
     columns: [
-      { label: "From", class: "long", cell: (row) => exchangeLink(vhost, row.source) },
-      { label: "To", class: "long", cell: (row) => (row.destination_type === "queue" ? queueLink(vhost, row.destination) : exchangeLink(vhost, row.destination)) },
+      left !== "From" && { label: "From", class: "long", cell: (row) => exchangeLink(vhost, row.source) },
+      left !== "To" && { label: "To", class: "long", cell: (row) => (row.destination_type === "queue" ? queueLink(vhost, row.destination) : exchangeLink(vhost, row.destination)) },
       { label: "Routing key", class: "long", cell: (row) => (row.routing_key ? h("code", {}, row.routing_key) : h("span", { class: "muted" }, "(empty)")) },
       { label: "Arguments", wide: true, cell: (row) => (Object.keys(row.arguments).length ? fields(row.arguments) : "") },
       { label: h("span", { class: "visually-hidden" }, "Remove"), class: "acts", cell: (row) => (row.source === "" ? "" : action("Remove", () => removeBinding(row, vhost, perform), { small: true, needs: ["DELETE", "/bindings/{vhost}/e/{source}/q/{queue}/{key}"] })) },
-    ],
+    ].filter(Boolean),
   });
 }
 

@@ -41,8 +41,8 @@ export function render(context) {
       label: "Exchanges", rows: data.items, query, go, key: (row) => `${row.vhost} ${row.name}`, empty: "No exchange has a name like this.",
       columns: [
         { label: "Name", sort: "name", class: "long", cell: (row) => exchangeLink(row.vhost, row.name) },
-        !vhost && vhosts?.length > 1 && { label: "Virtual host", sort: "vhost", wide: true, cell: (row) => row.vhost },
-        { label: "Type", sort: "type", cell: (row) => row.type },
+        !vhost && vhosts?.length > 1 && { label: "Virtual host", sort: "vhost", cell: (row) => row.vhost },
+        { label: "Type", sort: "type", wide: true, cell: (row) => row.type },
         { label: "Features", wide: true, cell: (row) => marks(row) },
         { label: "In", num: true, sort: "message_stats.publish_in_details.rate", title: "Messages published to it", cell: (row) => rate(at(row, "message_stats.publish_in_details.rate") ?? 0) },
         { label: "Out", num: true, sort: "message_stats.publish_out_details.rate", title: "Copies of them in queues", cell: (row) => rate(at(row, "message_stats.publish_out_details.rate") ?? 0) },

@@ -40,11 +40,11 @@ function audit({ audit: last, broker, epoch, lines, on }) {
   }
   const [word, tone] = VERDICTS[last.exit] ?? ["failed", "bad"];
   const read = last.brokers[broker];
-  const newer = !read ? "This broker's ledger was not read." : on && read.o === epoch ? `${count(Math.max(0, lines - read.n - 1))} lines since` : read.o < epoch ? "It has begun a new epoch since." : undefined;
+  const newer = !read ? "This broker's ledger was not read." : on && read.o === epoch ? `${count(Math.max(0, lines - read.n - 1))} more lines` : read.o < epoch ? "It has begun a new epoch since." : undefined;
   const limits = [["vhost", (name) => `virtual host ${name}`], ["queue", (pattern) => `queues like ${pattern}`], ["since", (us) => `from ${moment(us / 1000)}`], ["until", (us) => `before ${moment(us / 1000)}`]]
     .filter(([key]) => last[key] !== null).map(([key, show]) => show(last[key]));
   return panel(["Last audit", tag(word, tone)],
-    h("p", { class: "verdict" }, `${last.verdict}.`),
+    h("p", { class: "verdict" }, `${last.verdict.charAt(0).toUpperCase()}${last.verdict.slice(1)}.`),
     facts([
       ["Ended", `${moment(last.finished_us / 1000)}, ${since(last.finished_us / 1000)} ago`],
       ["Events", last.last_us === null ? "none" : `${moment(last.first_us / 1000)} to ${moment(last.last_us / 1000)}`],

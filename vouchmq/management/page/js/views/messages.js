@@ -31,9 +31,10 @@ export function messagesPart(context) {
           ? peekControls(context, isStream)
           : h("p", { class: "muted" }, "This broker cannot show messages without getting them."),
         h("span", { class: "grow" }),
-        action("Get…", () => getMessages(context), { needs: ["POST", "/queues/{vhost}/{name}/get"], why: isStream ? "A stream is read with a consumer." : undefined }),
-        action("Return…", () => returnMessages(context), { why: isStream ? "A stream has no dead letters." : reason(RETURN) }),
-        action("Move…", () => moveMessages(context), { why: reason(MOVE) })),
+        h("div", { class: "buttons" },
+          action("Get…", () => getMessages(context), { needs: ["POST", "/queues/{vhost}/{name}/get"], why: isStream ? "A stream is read with a consumer." : undefined }),
+          action("Return…", () => returnMessages(context), { why: isStream ? "A stream has no dead letters." : reason(RETURN) }),
+          action("Move…", () => moveMessages(context), { why: reason(MOVE) }))),
       state.peek.problem && h("p", { class: "problem", role: "alert" }, state.peek.problem),
       rows === null ? h("div", { class: "empty" }, state.peek.isLoading ? "Loading…" : can(PEEK) ? "" : "Get messages to see them here.")
         : rows.length === 0 ? h("div", { class: "empty" }, "No messages.")
@@ -114,7 +115,7 @@ function message(row, index, chosen, draw) {
           ["headers", fields(Object.fromEntries(Object.entries(headers).filter(([name]) => name !== "x-death")))],
         ]),
         deaths && h("div", {}, h("h3", {}, "Why it is dead-lettered"), h("ul", { class: "deaths" }, deaths.map((each) =>
-          h("li", {}, h("b", {}, each.reason), ` in ${each.queue}, ${count(each.count)} times, from ${exchangeName(each.exchange ?? "")}`))))))));
+          h("li", {}, h("b", {}, each.reason), ` in ${each.queue}, ${each.count === 1 ? "once" : `${count(each.count)} times`}, from ${exchangeName(each.exchange ?? "")}`))))))));
 }
 
 /** A body as JSON, text or hex. */

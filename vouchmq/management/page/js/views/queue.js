@@ -112,7 +112,7 @@ function consumers({ data: { queue }, perform }) {
 
 function bindings(context) {
   const { data: { bindings: rows }, params: { vhost }, perform } = context;
-  return panel(null, bindingTable(rows, vhost, perform), h("div", { class: "buttons" }, action("Add binding", () => addBinding(context), { needs: ["POST", "/bindings/{vhost}/e/{source}/q/{queue}"] })));
+  return panel(null, bindingTable(rows, vhost, perform, "To"), h("div", { class: "buttons" }, action("Add binding", () => addBinding(context), { needs: ["POST", "/bindings/{vhost}/e/{source}/q/{queue}"] })));
 }
 
 function publish(context) {
