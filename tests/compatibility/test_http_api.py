@@ -36,6 +36,7 @@ def test_every_difference_from_rabbitmq_has_a_reason(tmp_path: Path) -> None:
     known = compare.reasons()
     assert list(map(str, compare.unexplained(found, known))) == []
     assert compare.unused(found, known) == []
+    assert compare.miscounted(found, known) == []
 
 
 @pytest.mark.slow
@@ -64,6 +65,9 @@ def test_a_difference_without_a_reason_is_found() -> None:
     reason = compare.Reason(("GET /a",), "body.#.[mn]", ("missing", "kind"), "…")
     assert compare.unexplained(found, [reason]) == found[1:2]
     assert compare.unused(found[1:2], [reason]) == [reason]
+    assert compare.miscounted(found, [reason, reason._replace(expected=2)]) == []
+    wrong = reason._replace(expected=1)
+    assert compare.miscounted(found, [wrong]) == [(wrong, 2)]
 
 
 def statuses(answers: Answers) -> Answers:

@@ -51,12 +51,21 @@ class Difference(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why some fields differ; patterns as of file names."""
+    """Why some fields differ; patterns as of file names.
+
+    Args:
+        requests: steps
+        field: where in their answers
+        what: which differences; none: all
+        text: the reason
+        expected: how many differences it is for; None: any number
+    """
 
     requests: tuple[str, ...]
     field: str
     what: tuple[str, ...]
     text: str
+    expected: int | None = None
 
     def explains(self, found: Difference) -> bool:
         """Whether a difference is one of these."""
@@ -76,10 +85,16 @@ def reasons(path: Path = FILE) -> list[Reason]:
             field,
             tuple(each.get("what", ())),
             each["reason"],
+            count,
         )
         for each in listed
-        for field in each["fields"]
+        for field, count in _fields(each["fields"])
     ]
+
+
+def _fields(told: list[str] | dict[str, int]) -> Iterable[tuple[str, int | None]]:
+    """Patterns of fields, and how many differences each is for."""
+    return told.items() if isinstance(told, dict) else ((field, None) for field in told)
 
 
 def differences(
@@ -103,6 +118,13 @@ def unused(found: Iterable[Difference], known: Iterable[Reason]) -> list[Reason]
     """Reasons for what does not differ any more."""
     every = list(found)
     return [reason for reason in known if not any(map(reason.explains, every))]
+
+
+def miscounted(found: Iterable[Difference], known: Iterable[Reason]) -> list[tuple[Reason, int]]:
+    """Reasons for more or fewer differences than they say, and for how many."""
+    every = list(found)
+    counted = [(reason, sum(map(reason.explains, every))) for reason in known]
+    return [(reason, count) for reason, count in counted if reason.expected not in {None, count}]
 
 
 Finding = tuple[str, str, Any, Any]
