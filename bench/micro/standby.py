@@ -36,10 +36,11 @@ from vouchmq.server.replication.connection import Options
 from vouchmq.server.replication.log import NatsLog
 from vouchmq.server.replication.standby import Standby
 from vouchmq.store.disk import FileDisk
+from vouchmq.store.journal.journal import Journal
 from vouchmq.store.recovery.recover import open_journal
 from vouchmq.store.replication import record
 from vouchmq.store.replication.log_view import LogView, Position
-from vouchmq.store.replication.log_writer import LogWriter
+from vouchmq.store.replication.log_writer import RECORD_BYTES, LogWriter
 from vouchmq.store.replication.mirror import Mirror
 from vouchmq.store.replication.record import Subjects
 
@@ -52,6 +53,7 @@ TURN = 100
 # A leader does not go on while so much waits for the log.
 WAITING_BYTES = 4 * 1024 * 1024
 READY_S = 20.0
+WRITTEN_FILES = 8
 
 
 def server_of(port: int) -> Server:
@@ -94,7 +96,7 @@ class Leader:
         self._disk = FileDisk(directory)
         self._engine = NatsLog(STREAM, [server_of(port)], Options(), loop, random.Random())
         self._changed = asyncio.Event()
-        self._is_asked = False
+        self._journal: Journal | None = None
         view = LogView(log_id=LOG_ID)
         view.found(1, record.origin(LOG_ID))
         self._writer = LogWriter(self._engine, self, SUBJECTS, view.at)
@@ -116,6 +118,7 @@ class Leader:
         journal, _ = open_journal(
             self._disk, segment_size_bytes=SEGMENT_SIZE_BYTES, wall_ms=lambda: 1, tap=self._writer
         )
+        self._journal = journal
         raws = [bytes(RAW_BYTES)] * TURN
         for _ in range(count // TURN):
             journal.append_run((1,), b"\0\1a", raws)
@@ -123,7 +126,10 @@ class Leader:
             while self._writer.waiting_bytes > WAITING_BYTES:
                 await self._change()
             if journal.unsynced_bytes > SEGMENT_SIZE_BYTES:
-                for file in journal.end_sync(journal.begin_sync()):
+                ticket = journal.begin_sync()
+                for target in ticket.targets:
+                    target.sync()
+                for file in journal.end_sync(ticket):
                     file.close()
                 self._writer.request()
         self._writer.request()
@@ -153,7 +159,9 @@ class Leader:
         self._changed.set()
 
     def committed(self, block: int, lsn: int) -> None:
-        del block, lsn
+        del lsn
+        if self._journal is not None:
+            self._journal.committed(block)
         self._changed.set()
 
     def deposed(self, epoch: int) -> None:
@@ -245,6 +253,26 @@ async def follow(port: int, directory: str) -> dict[str, float]:
     return await Follower(port, directory).follow()
 
 
+def write(directory: str) -> dict[str, float]:
+    """What this disk takes without anything else: as much in one file as the standby syncs at once.
+
+    A few times over, as it does.
+    """
+    disk = FileDisk(directory)
+    raw = random.randbytes(RECORD_BYTES)
+    began = time.perf_counter()
+    for number in range(WRITTEN_FILES):
+        file = disk.create(f"written{number}", 0)
+        for at in range(0, SEGMENT_SIZE_BYTES, RECORD_BYTES):
+            file.write([raw], at)
+        file.sync()
+        file.close()
+    seconds = time.perf_counter() - began
+    for number in range(WRITTEN_FILES):
+        disk.unlink(f"written{number}")
+    return {"mb_per_s": round(WRITTEN_FILES * SEGMENT_SIZE_BYTES / 1e6 / seconds, 1)}
+
+
 def in_another_process(*arguments: str) -> dict[str, float]:
     """Run this module, or another one, and return what it prints."""
     command = [sys.executable, "-m", *arguments]
@@ -271,6 +299,9 @@ def measure(options: argparse.Namespace) -> dict[str, object]:
                     found[name] = in_another_process(
                         "bench.micro.recovery", "--start", str(mirror), mode
                     )["seconds"]
+                found["disk_mb_per_s"] = in_another_process(
+                    "bench.micro.standby", "--write", str(directory / "written")
+                )["mb_per_s"]
                 print(json.dumps(found), flush=True)
                 rounds.append(found)
                 for path in mirror.iterdir():
@@ -295,7 +326,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", action="store_true", help="print where the loop's time goes")
     parser.add_argument("--follow", nargs=2, metavar=("PORT", "DIR"), help=argparse.SUPPRESS)
+    parser.add_argument("--write", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.write:
+        print(json.dumps(write(options.write)))
+        return
     if options.follow:
         port, directory = options.follow
         profile = cProfile.Profile() if options.profile else None
