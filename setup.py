@@ -25,7 +25,7 @@ server.broker.queues: classic consumers parked priority ready_list requeued sett
 server.channel: channel confirms consumer plans publish queue_seq route timeouts unacked
 server.connection: backpressure connection heartbeat inbound outbox
 server.runtime: context flow journal_writer turn work_budget
-store: histogram lsn_spans lsns settled_lsns
+store: disk histogram lsn_spans lsns settled_lsns
 store.journal: block_buffer end_mark journal notes positions records routes staging
 store.journal: segment segment_map segment_pool segments
 store.reading: index

@@ -15,6 +15,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from vouchmq.store.errors import DataDirLocked, DataDirUnreadable
 
 LOCK_NAME: Final = "lock"
@@ -113,6 +115,8 @@ class Disk(Protocol):
 # Entered around each call of the thread that owns the disk which may have to wait for it.
 Calls = AbstractContextManager[None]
 _UNWATCHED: Final[Calls] = nullcontext()
+# Parts of a write whose sizes are added up one by one.
+_FEW_PARTS: Final = 4
 
 _sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
 
@@ -141,16 +145,23 @@ class _File:
 
     def write(self, parts: Sequence[bytes], offset: int) -> None:
         with self._calls:
-            self._write(parts, offset)
+            if len(parts) <= _MAX_PARTS:
+                self._write(parts, offset)
+                return
+            for start in range(0, len(parts), _MAX_PARTS):
+                offset += self._write(parts[start : start + _MAX_PARTS], offset)
 
-    def _write(self, parts: Sequence[bytes], offset: int) -> None:
-        for start in range(0, len(parts), _MAX_PARTS):
-            chunk = parts[start : start + _MAX_PARTS]
-            wanted = sum(map(len, chunk))
-            written = os.pwritev(self._descriptor, chunk, offset)
-            if written < wanted:
-                self._write_rest(b"".join(chunk), written, offset)
-            offset += wanted
+    def _write(self, parts: Sequence[bytes], offset: int) -> int:
+        written = os.pwritev(self._descriptor, parts, offset)
+        wanted = 0
+        if len(parts) > _FEW_PARTS:
+            wanted = sum(map(len, parts))
+        else:
+            for part in parts:
+                wanted += len(part)
+        if written < wanted:
+            self._write_rest(b"".join(parts), written, offset)
+        return wanted
 
     def _write_rest(self, data: bytes, written: int, offset: int) -> None:
         with memoryview(data) as view:
@@ -207,6 +218,7 @@ def reserve(descriptor: int, size: int) -> None:
             raise
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class FileDisk:
     """A real directory.
 

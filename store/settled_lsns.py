@@ -37,6 +37,10 @@ class Settled:
 
     def fill(self, first: int, end: int) -> None:
         """Forget what is known: everything from `first` to before `end` is gone."""
+        if len(self._starts) == 1 and self._starts[0] == first and not self._singles:
+            # Again, of a queue whose messages come and go one by one.
+            self._ends[0] = end
+            return
         self._starts = array("Q", (first,))
         self._ends = array("Q", (end,))
         self._singles = array("Q")

@@ -1,7 +1,11 @@
 """What a turn has decided and no block holds yet, and how a block says it.
 
-The journal fills one `BlockBuffer` per block and throws it away when the block is written. It must
-not know segments or files.
+The journal fills a `BlockBuffer` and clears it when the block is written. It must not know segments
+or files.
+
+Most blocks of a broker with little to do hold one record: a message, its settlement, or the mark of
+its delivery. Each of these is packed at once (`pack_run_written` and the like); what a block of one
+record costs is what a message costs that comes alone.
 """
 
 from __future__ import annotations
@@ -17,12 +21,14 @@ if TYPE_CHECKING:
     from vouchmq.store.journal.segment import Segment
     from vouchmq.store.journal.segments import RetiredSegment
 
+# Numbers of a run: its route, its first LSN, how many messages.
+WIDTH_OF_RUN: Final = 3
 # Settled ranges of more LSNs are never expanded: they take less than their LSNs.
 _LONG_RANGE: Final = 3
 
 
 class BlockBuffer:
-    """One block to be; one is made for each block, so that costs little.
+    """One block to be.
 
     `runs` and `moves` are flat: route number, first LSN, count of each. `groups` has the messages
     of runs once more, those together that go to the same queues: queue ids, first LSN, count.
@@ -71,6 +77,38 @@ class BlockBuffer:
         self.has_barrier = False
         # Of the messages of runs and moves, in queues that number theirs.
         self.positions: Rows | None = None
+
+    def clear(self) -> None:
+        """Begin the next block. Whoever was given a list or a dictionary of this one keeps it."""
+        if self.runs:
+            self.runs, self.groups, self.raws = [], [], []
+            self.written_ms = 0
+            self.positions = None
+        if self.settles:
+            self.settles = {}
+        if self.marks_before:
+            self.marks, self.marks_before = {}, {}
+        if self.settled_ranges:
+            self.settled_ranges = []
+        if self.is_unusual:
+            self.moves, self.moved_raws, self.arrivals = [], [], []
+            self.rewritten, self.retired_early, self.dropped_again = [], [], []
+            self.defines, self.drops = [], []
+            self.positions = None
+        self.has_barrier = False
+
+    @property
+    def is_unusual(self) -> bool:
+        """Whether there is more than messages, settlements, marks and a barrier."""
+        return bool(
+            self.defines
+            or self.drops
+            or self.moves
+            or self.rewritten
+            or self.dropped_again
+            or self.retired_early
+            or self.positions is not None
+        )
 
     @property
     def asks_for_sync(self) -> bool:
@@ -160,39 +198,71 @@ class BlockBuffer:
             padding: a section in front of the contents
         """
         parts: list[bytes] = []
+        is_unusual = self.is_unusual
         if self.defines:
             parts += records.pack_texts(records.DEFINITIONS, self.defines)
         if routes:
             parts += records.pack_section(records.ROUTES, len(routes), *routes)
         if self.runs:
-            put_numbers(parts, records.RUNS, self.runs, 3)
-            if self.written_ms:
-                parts.append(records.pack_written(self.written_ms))
-        if self.moves:
-            put_numbers(parts, records.MOVES, self.moves, 3)
+            self._put_runs(parts)
+        if is_unusual and self.moves:
+            put_numbers(parts, records.MOVES, self.moves, WIDTH_OF_RUN)
             put_numbers(parts, records.MOVES_WRITTEN, self.arrivals, 1)
         if self.settles or self.settled_ranges or self.rewritten:
-            parts += records.pack_settles((*self.all_settles(), *self.rewritten))
+            self._put_settles(parts)
+        if is_unusual:
+            self._put_unusual(parts)
+        if self.marks:
+            put_marks(parts, self.marks)
+        if notes:
+            parts += notes
+        if padding:
+            parts += padding
+        length = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+        if self.raws or self.moved_raws:
+            length += self._put_contents(parts)
+        return parts, length
+
+    def _put_contents(self, parts: list[bytes]) -> int:
+        """Append contents and their lengths; return the octets of that."""
+        raws = self.raws + self.moved_raws if self.moved_raws else self.raws
+        if len(raws) == 1:
+            lone = len(raws[0])
+            parts.append(records.pack_lone_length(lone))
+            parts.append(raws[0])
+            return records.LONE_LENGTH_SIZE + lone
+        lengths, total = records.pack_lengths(raws)
+        parts += records.pack_section(records.LENGTHS, len(raws), lengths)
+        parts.append(records.open_section(records.CONTENTS, len(raws), total))
+        parts += raws
+        return 2 * records.SECTION_SIZE + len(lengths) + total
+
+    def _put_unusual(self, parts: list[bytes]) -> None:
+        """Append what stands between settlements and marks."""
         if self.drops or self.dropped_again:
             put_numbers(parts, records.DROPPED_QUEUES, self.drops + self.dropped_again, 1)
         if self.retired_early:
             put_retired(parts, self.retired_early)
         if self.positions is not None:
             put_numbers(parts, records.POSITIONS, self.positions.flat, WIDTH)
-        if self.marks:
-            marks = [number for pair in self.marks.items() for number in pair]
-            put_numbers(parts, records.DELIVERED_MARKS, marks, 2)
-        parts += notes
-        parts += padding
-        length = sum(map(len, parts))
-        if self.raws or self.moved_raws:
-            raws = self.raws + self.moved_raws if self.moved_raws else self.raws
-            lengths, total = records.pack_lengths(raws)
-            parts += records.pack_section(records.LENGTHS, len(raws), lengths)
-            parts.append(records.open_section(records.CONTENTS, len(raws), total))
-            parts += raws
-            length += 2 * records.SECTION_SIZE + len(lengths) + total
-        return parts, length
+
+    def _put_runs(self, parts: list[bytes]) -> None:
+        runs, written_ms = self.runs, self.written_ms
+        if len(runs) == WIDTH_OF_RUN and written_ms:
+            parts.append(records.pack_run_written(runs[0], runs[1], runs[2], written_ms))
+            return
+        put_numbers(parts, records.RUNS, runs, WIDTH_OF_RUN)
+        if written_ms:
+            parts.append(records.pack_written(written_ms))
+
+    def _put_settles(self, parts: list[bytes]) -> None:
+        if len(self.settles) == 1 and not (self.settled_ranges or self.rewritten):
+            for queue_id, lsns in self.settles.items():
+                if len(lsns) == 1:
+                    one = records.pack_row_of_3(records.SETTLED_RANGES, queue_id, lsns[0], 1)
+                    parts.append(one)
+                    return
+        parts += records.pack_settles((*self.all_settles(), *self.rewritten))
 
 
 def encode_head(
@@ -207,8 +277,7 @@ def encode_head(
     parts = records.pack_section(records.SEGMENT_INFO, 1, info)
     parts += records.pack_texts(records.SNAPSHOT, definitions)
     if marks:
-        pairs = [number for pair in marks.items() for number in pair]
-        put_numbers(parts, records.DELIVERED_MARKS, pairs, 2)
+        put_marks(parts, marks)
     if gaps:
         put_numbers(parts, records.KNOWN_GAPS, [number for gap in gaps for number in gap], 2)
     if retired_early:
@@ -219,6 +288,16 @@ def encode_head(
 def put_numbers(parts: list[bytes], kind: int, numbers: Sequence[int], width: int) -> None:
     """Append a section of entries of so many numbers each."""
     parts += records.pack_section(kind, len(numbers) // width, records.pack_numbers(numbers))
+
+
+def put_marks(parts: list[bytes], marks: Mapping[int, int]) -> None:
+    """Append the section that says up to where each queue's messages were handed out."""
+    if len(marks) == 1:
+        for queue_id, lsn in marks.items():
+            parts.append(records.pack_row_of_2(records.DELIVERED_MARKS, queue_id, lsn))
+        return
+    pairs = [number for pair in marks.items() for number in pair]
+    put_numbers(parts, records.DELIVERED_MARKS, pairs, 2)
 
 
 def put_retired(parts: list[bytes], segments: Sequence[Segment | RetiredSegment]) -> None:

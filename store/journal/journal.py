@@ -380,7 +380,7 @@ class Journal:
             self._count_block()
         finally:
             self._routes.count_block()
-            self._buffer = BlockBuffer()
+            buffer.clear()
         if self._chain.active.offset >= self._routes_until:
             self._routes_until = self._chain.active.offset + _ROUTES_AGAIN_BYTES
             self._routes.keep(self._buffer.route_numbers)
@@ -449,14 +449,14 @@ class Journal:
         self.unsynced_bytes += size
         self.block_sizes.observe(size)
         self.written_lsn = self.next_lsn - 1
-        moves = self._buffer.moves
+        moves, new_routes = self._buffer.moves, self._routes.new
         self._index.active.add(
             offset,
             size,
             (first_lsn, self.next_lsn),
             has_runs=bool(self._buffer.runs),
-            first_route=min(self._routes.new, default=None),
-            moved=records.bounds_of_runs(moves[1::3], moves[2::3]),
+            first_route=min(new_routes) if new_routes else None,
+            moved=records.bounds_of_runs(moves[1::3], moves[2::3]) if moves else None,
         )
 
     def _begin_segment(
@@ -527,10 +527,12 @@ class Journal:
         return self._reader.fetch_runs(lsns, limit_bytes)
 
     def _encode(self, padding: Sequence[bytes] = ()) -> tuple[list[bytes], int]:
-        numbers = self._buffer.route_numbers if self._routes.told_once else set()
-        routes = self._routes.encode(numbers)
+        buffer, table = self._buffer, self._routes
+        has_routes = table.told_once and (buffer.runs or buffer.moves)
+        numbers: set[int] = buffer.route_numbers if has_routes else set()
+        routes = table.encode(numbers) if numbers or table.new else ()
         notes = self._notes.encode() if self._notes.has_buffered else ()
-        return self._buffer.encode(routes, notes, padding)
+        return buffer.encode(routes, notes, padding)
 
     def _forget_block(self, error: OSError) -> WriteFailed:
         first, last = self.written_lsn + 1, self.next_lsn - 1
@@ -547,9 +549,9 @@ class Journal:
         keys = self._routes.by_number
         for queue_ids, _, count in buffer.groups:
             chain.add_copies(queue_ids, count)
-        moves = iter(buffer.moves)
-        for route, first_lsn, count in zip(moves, moves, moves, strict=True):
-            chain.move_copies(keys[route][0], first_lsn, count)
+        moves = buffer.moves
+        for at in range(0, len(moves), 3):
+            chain.move_copies(keys[moves[at]][0], moves[at + 1], moves[at + 2])
         for queue_id, lsns in buffer.all_settles():
             chain.settle_copies(queue_id, lsns)
         if buffer.defines:

@@ -53,6 +53,12 @@ _ROUTE_OF_ONE: Final = struct.Struct("<QIIQ")
 _NOTE: Final = struct.Struct("<QII")
 _NUMBER: Final = struct.Struct("<Q")
 _WRITTEN: Final = struct.Struct("<IIQQ")
+# Whole sections with one entry of 2, 3 numbers; a run and when it was written; a lone content's
+# length and what stands in front of it.
+_ROW_OF_2: Final = struct.Struct("<IIQQQ")
+_ROW_OF_3: Final = struct.Struct("<IIQQQQ")
+_RUN_WRITTEN: Final = struct.Struct("<IIQQQQIIQQ")
+_LONE_LENGTH: Final = struct.Struct("<IIQIIIQ")
 # Generation and salt, and where in a block they stand.
 _LIFE: Final = struct.Struct("<QQ")
 _LIFE_AT: Final = 24
@@ -140,11 +146,19 @@ def seal(
         payload: what follows
         known: one of its parts, and the checksum of that
     """
-    rest = _REST.pack(*header)
+    return seal_rest(_REST.pack(*header), payload, known)
+
+
+# (the fields of a `BlockHeader`, in its order) -> what `seal_rest` takes. It spares the object.
+pack_rest: Final = _REST.pack
+
+
+def seal_rest(rest: bytes, payload: Sequence[bytes], known: tuple[bytes, int] = (b"", 0)) -> bytes:
+    """Return the same, given all of it that follows the checksum."""
     crc = crc32(rest)
     for part in payload:
         crc = join_checksums(crc, known[1], len(part)) if part is known[0] else crc32(part, crc)
-    return _LEAD.pack(MAGIC, FORMAT_VERSION, crc) + rest
+    return _SIGNATURE + crc.to_bytes(4, "little") + rest
 
 
 def join_checksums(first: int, second: int, length: int) -> int:
@@ -311,7 +325,7 @@ def pack_numbers(numbers: Sequence[int]) -> bytes:
 
 def span(lsns: Sequence[int]) -> tuple[int, int]:
     """Return the lowest and the highest of some LSNs, of a range without looking at each."""
-    if isinstance(lsns, range):
+    if len(lsns) == 1 or isinstance(lsns, range):
         return lsns[0], lsns[-1]
     return min(lsns), max(lsns)
 
@@ -422,6 +436,33 @@ def unpack_routes(buffer: bytes, section: Section) -> Iterator[tuple[int, tuple[
 def pack_written(written_ms: int) -> bytes:
     """Return the section that says when a block was written."""
     return _WRITTEN.pack(WRITTEN, 1, 8, written_ms)
+
+
+# What a block of one message, one settlement or one mark consists of, each packed at once: such
+# blocks are most of those that somebody waits for.
+
+
+def pack_run_written(route: int, first_lsn: int, count: int, written_ms: int) -> bytes:
+    """Return the sections of one run, and of when the block was written."""
+    return _RUN_WRITTEN.pack(RUNS, 1, 24, route, first_lsn, count, WRITTEN, 1, 8, written_ms)
+
+
+def pack_row_of_2(kind: int, first: int, second: int) -> bytes:
+    """Return a section with one entry of two numbers."""
+    return _ROW_OF_2.pack(kind, 1, 16, first, second)
+
+
+def pack_row_of_3(kind: int, first: int, second: int, third: int) -> bytes:
+    """Return a section with one entry of three numbers."""
+    return _ROW_OF_3.pack(kind, 1, 24, first, second, third)
+
+
+def pack_lone_length(length: int) -> bytes:
+    """Return the lengths of one content, and the header of the section of that content."""
+    return _LONE_LENGTH.pack(LENGTHS, 1, 4, length, CONTENTS, 1, length)
+
+
+LONE_LENGTH_SIZE: Final = _LONE_LENGTH.size
 
 
 def pack_note(scope_id: int, key: bytes, value: bytes) -> bytes:

@@ -98,6 +98,7 @@ class RouteTable:
         """Forget all others; these no block of the new segment tells."""
         self.keep(numbers)
         self.told_once.clear()
+        self._again = []
         self.new = list(self.by_number)
 
     def encode(self, numbers: set[int]) -> list[bytes]:
@@ -111,14 +112,17 @@ class RouteTable:
 
     def count_block(self) -> None:
         """What was encoded last is in the segment."""
-        self.told_once.difference_update(self._again)
-        self.told_once.update(self.new)
-        self.new = []
+        if self._again:
+            self.told_once.difference_update(self._again)
+            self._again = []
+        if self.new:
+            self.told_once.update(self.new)
+            self.new = []
 
     def forget_block(self, numbers: set[int]) -> None:
         """What was encoded last is not; keep those that the next block may name, too."""
         lost = set(self.new)
-        self.new = []
+        self.new, self._again = [], []
         self.keep(numbers | (self.by_number.keys() - lost))
 
     def size_of(self, numbers: set[int]) -> int:

@@ -261,23 +261,25 @@ class SegmentChain:
         next_lsn: int,
         staged: StagedContent | None = None,
     ) -> list[bytes]:
-        header = records.BlockHeader(
-            kind=kind,
-            flags=0,
-            length=length,
-            generation=segment.generation,
-            salt=segment.salt,
-            number=self.number,
-            synced=self.safe_number,
-            oldest=self._segments[0].generation if self._segments else segment.generation,
-            first_lsn=first_lsn,
-            next_lsn=next_lsn,
+        # The fields of a `BlockHeader`, in its order.
+        rest = records.pack_rest(
+            kind,
+            0,
+            length,
+            segment.generation,
+            segment.salt,
+            self.number,
+            self.safe_number,
+            self._segments[0].generation if self._segments else segment.generation,
+            first_lsn,
+            next_lsn,
         )
         if staged is not None:
-            return [records.seal(header, payload, (staged.raw, staged.crc)), *payload]
+            return [records.seal_rest(rest, payload, (staged.raw, staged.crc)), *payload]
         if len(payload) > 1 and length < _JOIN_BELOW_BYTES * len(payload):
-            payload = [b"".join(payload)]
-        return [records.seal(header, payload), *payload]
+            body = b"".join(payload)
+            return [records.seal_rest(rest, (body,)), body]
+        return [records.seal_rest(rest, payload), *payload]
 
     def _note_block(self, segment: Segment) -> None:
         segment.dead_number = segment.last_number = self.number

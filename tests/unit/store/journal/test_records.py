@@ -88,3 +88,22 @@ def test_routes_read_back() -> None:
     buffer = b"".join(records.pack_section(records.ROUTES, 2, *body))
     section = records.read_sections(buffer, 0, len(buffer))[records.ROUTES]
     assert list(records.unpack_routes(buffer, section)) == routes
+
+
+def test_what_is_packed_at_once_is_what_sections_say() -> None:
+    numbers = records.pack_numbers
+    section = records.pack_section
+    assert [records.pack_row_of_2(records.DELIVERED_MARKS, 7, 8)] == [
+        b"".join(section(records.DELIVERED_MARKS, 1, numbers([7, 8])))
+    ]
+    assert records.pack_row_of_3(records.SETTLED_RANGES, 7, 8, 1) == b"".join(
+        records.pack_settles([(7, [8])])
+    )
+    run = b"".join(section(records.RUNS, 1, numbers([1, 2, 3])))
+    assert records.pack_run_written(1, 2, 3, 4) == run + records.pack_written(4)
+    lengths, total = records.pack_lengths([b"12345"])
+    lone = records.pack_lone_length(5)
+    assert lone == b"".join(
+        [*section(records.LENGTHS, 1, lengths), records.open_section(records.CONTENTS, 1, total)]
+    )
+    assert len(lone) == records.LONE_LENGTH_SIZE
