@@ -23,7 +23,7 @@ server: version
 server.broker: counters delays enqueue message timers
 server.broker.queues: classic consumers parked priority ready_list requeued settlement
 server.channel: channel confirms consumer plans publish queue_seq route timeouts unacked
-server.connection: backpressure connection heartbeat inbound outbox
+server.connection: backpressure committed connection heartbeat inbound outbox
 server.runtime: context flow journal_writer turn work_budget
 store: disk histogram lsn_spans lsns settled_lsns
 store.journal: block_buffer end_mark journal notes positions records routes staging

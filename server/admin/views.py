@@ -440,6 +440,8 @@ class Views:
         )
         yield AlarmView("disk", alarms.is_disk_low, free, alarms.disk_limit_octets)
         yield AlarmView("storage", alarms.is_storage_failing, free, 0)
+        if self._journal.chain.is_tapped:
+            yield AlarmView("replication", alarms.is_log_stalled, 0, 0)
 
     def store(self, wanted: Selection = ALL) -> Iterator[StoreView]:
         """The journal, in one view."""

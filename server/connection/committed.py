@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from vouchmq.protocol.runs import Piece
     from vouchmq.server.connection.outbox import Flusher, Write
 
-# Where a frame says its channel.
-CHANNEL: Final = slice(1, 3)
+# What stands behind the type of a frame.
 NO_CHANNEL: Final = b"\0\0"
 
 
@@ -137,7 +136,7 @@ class CommittedOutbox(Outbox):
         """Collect one frame, which rests on nothing; without a channel it waits for nothing."""
         if not frame:
             return
-        if (self._held or self._has_delivery) and frame[CHANNEL] == NO_CHANNEL:
+        if (self._held or self._has_delivery) and frame[1:3] == NO_CHANNEL:
             if not self._is_closed:
                 self._write(frame)
             return

@@ -28,6 +28,10 @@ ALARMS: Final = {
         "is 1 if the disk alarm is raised",
     ),
     "storage": ("vouchmq_alarms_storage", "is 1 while the disk refuses writes"),
+    "replication": (
+        "vouchmq_alarms_replication",
+        "is 1 while the shared log commits nothing",
+    ),
 }
 MEASURED: Final = {
     "memory": (

@@ -10,6 +10,7 @@ from pamqp import commands
 
 from tests import wire
 from tests.unit.server.in_memory import NOTIFIED, SETTINGS, Client, World, confirms
+from vouchmq.server.admin.views import Views
 from vouchmq.server.connection.committed import Commits
 from vouchmq.server.connection.wire import FLOODED
 from vouchmq.store.replication import record
@@ -291,3 +292,11 @@ def commits_of(node: LeadingNode) -> Commits:
     commits = node.world.runtime.context.commits
     assert commits is not None
     return commits
+
+
+def test_the_alarm_is_listed_where_there_is_a_log() -> None:
+    node = LeadingNode()
+    runtime = node.world.runtime
+    views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
+    node.world.runtime.alarms.log_stalled(is_stalled=True)
+    assert [(each.name, each.raised) for each in views.alarms()][-1] == ("replication", True)

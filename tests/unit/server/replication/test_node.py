@@ -1,0 +1,230 @@
+"""One node over a model of the engine: it follows, claims, leads, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+from tests.simulation.sim_disk import SimDisk
+from tests.unit.server.replication.scripted_server import until
+from vouchmq.server.replication.log import NatsLog
+from vouchmq.server.replication.node import Node
+from vouchmq.server.replication.roles import Patience
+from vouchmq.store.replication import record
+from vouchmq.store.replication.log_edge import LogAnswers
+from vouchmq.store.replication.log_view import LogView
+from vouchmq.store.replication.mirror import Mirror
+from vouchmq.store.replication.record import Record, RecordHeader, Subjects
+
+LOG_ID = b"0123456789abcdef"
+SUBJECTS = Subjects("t")
+
+
+class ModelEngine:
+    """A log in memory that answers in the next turn of the loop."""
+
+    trouble = ""
+
+    def __init__(self) -> None:
+        self.messages = [record.origin(LOG_ID)]
+        self.answers: LogAnswers
+        self._loop = asyncio.get_running_loop()
+
+    def start(self, answers: LogAnswers) -> None:
+        self.answers = answers
+
+    def stop(self) -> None:
+        pass
+
+    def send(self, token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
+        assert subject.startswith("vq.t.")
+        if expected == len(self.messages):
+            self.messages.append(b"".join(parts))
+            self._loop.call_soon(self.answers.acked, token, len(self.messages))
+        else:
+            self._loop.call_soon(self.answers.refused, token)
+
+    def read_from(self, token: int, sequence: int) -> None:
+        for at in range(sequence, len(self.messages) + 1):
+            self._loop.call_soon(self.answers.found, token, at, self.messages[at - 1])
+        self._loop.call_soon(self.answers.ended, token, len(self.messages))
+
+    def hold_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def purge(self, subject: str) -> None:
+        raise AssertionError(f"nothing is gone: {subject}")
+
+    def records(self) -> list[Record]:
+        """All that count."""
+        view = LogView()
+        found = (view.found(at, raw) for at, raw in enumerate(self.messages, 1))
+        return [each for each in found if each is not None]
+
+    def add_claim(self, name: str) -> None:
+        """Another node claims."""
+        last = self.records()[-1]
+        header = last.header
+        claim = RecordHeader(
+            record.CLAIM,
+            last.checksum,
+            header.epoch + 1,
+            header.number + 1,
+            header.number,
+            header.generation,
+            header.offset + (len(last.body) if header.kind == record.BLOCKS else 0),
+            header.block,
+            header.lsn,
+        )
+        body = record.claim_body(name, bytes(record.NONCE_SIZE))
+        self.messages.append(b"".join((record.seal(claim, [body])[0], body)))
+
+
+class Process:
+    """What starts and ends the broker, and the broker: `NodeOwner` and `Leading`."""
+
+    is_syncing = False
+    sync_count = 0
+
+    def __init__(self) -> None:
+        self.engine = ModelEngine()
+        self.said: list[str] = []
+        self.commits: list[tuple[int, int]] = []
+        self.pool = ThreadPoolExecutor(1)
+        self.node = Node(
+            "n1",
+            cast("NatsLog", self.engine),
+            Mirror(SimDisk(1)),
+            SUBJECTS,
+            self,
+            asyncio.get_running_loop(),
+            self.pool,
+            patience=Patience(takeover_after_s=0.0),
+            chance=lambda: 0.0,
+            random_bytes=bytes,
+        )
+
+    def append(self, number: int, generation: int = 1) -> None:
+        """Have the journal write a block, for which somebody waits."""
+        self.node.tap.appended(generation, 10 * (number - 1), number, number, [b"0123456789"])
+        self.node.tap.request()
+
+    def recover(self) -> None:
+        self.said.append("recover")
+        self.node.tap.appended(1, 0, 1, 1, [b"0123456789"])
+        self.node.lead(self, 1)
+
+    def serve(self) -> None:
+        self.said.append("serve")
+
+    def end(self, reason: str) -> None:
+        self.said.append(f"end: {reason}")
+
+    def fail(self, reason: str) -> None:
+        self.said.append(f"fail: {reason}")
+
+    def committed(self, block: int, lsn: int) -> None:
+        self.commits.append((block, lsn))
+
+    def stalled(self, *, is_stalled: bool) -> None:
+        raise AssertionError(f"the log answers: {is_stalled}")
+
+
+def run(test: Callable[[Process], Coroutine[Any, Any, None]]) -> Process:
+    """Run a test with a process that follows the log."""
+
+    async def follow() -> Process:
+        process = Process()
+        process.node.start()
+        try:
+            await test(process)
+        finally:
+            process.node.stop()
+            process.pool.shutdown()
+        return process
+
+    return asyncio.run(follow())
+
+
+async def serves(process: Process) -> None:
+    await until(lambda: "serve" in process.said)
+
+
+def test_clients_are_let_in_when_the_recovery_is_committed() -> None:
+    process = run(serves)
+    assert process.said == ["recover", "serve"]
+    assert process.commits == [(1, 1)]
+    kinds = [each.header.kind for each in process.engine.records()]
+    assert kinds == [record.ORIGIN, record.CLAIM, record.BLOCKS]
+
+
+def test_a_leader_is_told_of_what_the_log_has() -> None:
+    async def publish(process: Process) -> None:
+        await serves(process)
+        process.append(2)
+        process.append(3)
+        await until(lambda: process.commits[-1] == (3, 3))
+
+    process = run(publish)
+    assert process.node.is_all_committed()
+    assert process.node.at.block == 3
+
+
+def test_a_leader_that_another_has_replaced_hears_of_no_commit() -> None:
+    async def replace(process: Process) -> None:
+        await serves(process)
+        process.engine.add_claim("n2")
+        process.append(2)
+        await until(lambda: len(process.said) > 2)
+        process.append(3)
+        assert process.node.is_all_committed()
+
+    process = run(replace)
+    assert process.said[2:] == ["end: another node leads, by its claim of epoch 2"]
+    assert process.commits == [(1, 1)]
+
+
+def test_a_candidate_that_was_too_late_follows_on() -> None:
+    async def be_late(process: Process) -> None:
+        sent = process.engine.send
+
+        def late(token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
+            process.engine.send = sent  # type: ignore[method-assign]
+            process.engine.add_claim("n2")
+            sent(token, subject, expected, parts)
+
+        process.engine.send = late  # type: ignore[method-assign]
+        await until(lambda: process.node.standby.progress.leader == "n2")
+        await serves(process)
+
+    process = run(be_late)
+    claims = [each for each in process.engine.records() if each.header.kind == record.CLAIM]
+    assert [record.claimant(each.body) for each in claims] == ["n2", "n1"]
+
+
+def test_a_handover_stands_behind_everything() -> None:
+    async def hand_over(process: Process) -> None:
+        await serves(process)
+        process.append(2)
+        assert process.node.roles.hand_over()
+        await until(lambda: len(process.said) > 2)
+
+    process = run(hand_over)
+    assert process.said[2:] == ["end: the lead was handed over"]
+    assert process.commits == [(1, 1), (2, 2)]
+    assert process.engine.records()[-1].header.kind == record.HANDOVER
+
+
+def test_a_log_that_has_lost_something_ends_the_process() -> None:
+    async def lose(process: Process) -> None:
+        process.engine.messages.append(b"this is no record")
+        await until(lambda: bool(process.said))
+
+    process = run(lose)
+    assert process.said[-1].startswith("fail: message ")
+    assert "serve" not in process.said
