@@ -27,7 +27,7 @@ from vouchmq.protocol.native import long_at, short_at
 from vouchmq.protocol.properties import classify, classify_at
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    pass
 
 Message = tuple[bytes, bytes, int, int]
 Piece = bytes | memoryview
@@ -303,7 +303,7 @@ def parse_small_acks(data: bytes, begin: i64) -> tuple[int, list[tuple[int, int]
 
 
 def encode_deliveries(
-    messages: Sequence[Message], tag: int, channel: bytes, consumer: bytes, limits: tuple[int, int]
+    messages: list[Message], tag: int, channel: bytes, consumer: bytes, limits: tuple[int, int]
 ) -> list[Piece]:
     """Encode deliveries to one consumer: method, header and body frames, in parts to be joined.
 
@@ -340,11 +340,13 @@ def encode_deliveries(
                 heads[octets] = head
             after = b"\x00" + tail + b"\xce"
         again = not fresh and seq <= mark
-        low = OCTETS[number & 0xFF]
+        # One by one: compiled, a tuple of them would cost more than all else here.
+        parts.append(head)
+        parts.append(OCTETS[number & 0xFF])
+        parts.append(b"\x01" + after[1:] if again else after)
         if raw.startswith(mine) and len(raw) <= most:
-            parts += (head, low, b"\x01" + after[1:] if again else after, raw)
+            parts.append(raw)
         else:
-            parts += (head, low, b"\x01" + after[1:] if again else after)
             parts += content_pieces(raw, channel, most)
         number += 1
     return parts

@@ -205,7 +205,8 @@ class Unacked:
         taken = [whole(before) for before in self._runs[:index]]
         upto = run.messages[: at + 1]
         part = Run(run.first, upto, run.consumer, run.queue, run.since_ms, is_dense=run.is_dense)
-        part.live = sum(1 for message in part.messages if message is not None)
+        if run.live != len(run.messages):
+            part.live -= part.messages.count(None)
         taken.append(whole(part))
         self.count -= sum(len(entry.messages) for entry in taken)
         del run.messages[: at + 1]
