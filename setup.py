@@ -18,12 +18,16 @@ from distutils.sysconfig import customize_compiler, get_python_inc  # isort: ski
 
 # The only list of them. Any other module works the same, at the interpreter's speed.
 COMPILED = """
-protocol: contents fields native properties property_layout reader runs stamps
+protocol: codec constants contents fields native properties property_layout reader runs stamps
+protocol: states text
 server: version
-server.broker: counters delays enqueue message timers
+server.auth: attempts authenticator connection_limits passwords
+server.broker: counters delays enqueue events message timers
 server.broker.queues: classic consumers parked priority ready_list requeued settlement
 server.channel: channel confirms consumer plans publish queue_seq route timeouts unacked
-server.connection: backpressure committed connection heartbeat inbound outbox
+server.connection: backpressure blocked channel_table committed connection events handshake
+server.connection: heartbeat inbound outbox sasl
+server.edge: admission listener
 server.runtime: context flow journal_writer turn work_budget
 store: disk histogram lsn_spans lsns settled_lsns
 store.journal: block_buffer end_mark journal notes positions records routes staging

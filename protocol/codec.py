@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from typing import ClassVar, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pamqp import base, commands
 from pamqp import frame as pamqp_frame
 
 from vouchmq.protocol import constants as c
+from vouchmq.protocol.access_request import AccessRequest
 from vouchmq.protocol.errors import (
     AmqpError,
     CommandInvalid,
@@ -42,41 +43,6 @@ from vouchmq.protocol.fields import (
     encode_table,
 )
 from vouchmq.protocol.text import decode_text, describe_octets, encode_text
-
-
-class AccessRequest(base.Frame):
-    """access.request of AMQP 0-8 and 0-9, which old clients still send.
-
-    Spec: CHAN-30
-    """
-
-    # pamqp's convention: slots in wire order, and the type of each behind an underscore.
-    __slots__: ClassVar[list[str]] = [  # noqa: RUF023
-        "realm",
-        "exclusive",
-        "passive",
-        "active",
-        "write",
-        "read",
-    ]
-    frame_id: ClassVar[int] = 10
-    index: ClassVar[int] = 0x001E000A
-    name: ClassVar[str] = "Access.Request"
-    synchronous: ClassVar[bool] = True
-
-    _realm = "shortstr"
-    _exclusive = "bit"
-    _passive = "bit"
-    _active = "bit"
-    _write = "bit"
-    _read = "bit"
-
-    realm: str
-    exclusive: bool
-    passive: bool
-    active: bool
-    write: bool
-    read: bool
 
 
 class Command(NamedTuple):
@@ -311,11 +277,12 @@ def _count(number: int) -> int:
     return min(number, _MAX_COUNT)
 
 
-def _empty_reply(ids: c.Ids) -> Callable[[int], bytes]:
-    """An encoder for a reply without arguments: channel → frame."""
+def _fixed_reply(ids: c.Ids, arguments: bytes = b"") -> Callable[[int], bytes]:
+    """An encoder for a reply of which only the channel differs: channel → frame."""
+    kind, behind = c.FRAME_METHOD.to_bytes(), _method_frame(0, ids, arguments)[3:]
 
     def encode_reply(channel: int) -> bytes:
-        return _method_frame(channel, ids)
+        return kind + channel.to_bytes(2) + behind
 
     return encode_reply
 
@@ -344,7 +311,7 @@ def connection_tune(channel_max: int, frame_max: int, heartbeat: int) -> bytes:
 
 def connection_open_ok() -> bytes:
     """connection.open-ok with empty known-hosts (CONN-46)."""
-    return _method_frame(0, c.CONNECTION_OPEN_OK, b"\x00")
+    return _OPEN_OK
 
 
 def connection_close(error: AmqpError, ids: c.Ids = c.NO_IDS) -> bytes:
@@ -354,7 +321,7 @@ def connection_close(error: AmqpError, ids: c.Ids = c.NO_IDS) -> bytes:
 
 def connection_close_ok() -> bytes:
     """connection.close-ok."""
-    return _method_frame(0, c.CONNECTION_CLOSE_OK)
+    return _CLOSE_OK
 
 
 def connection_blocked(reason: str) -> bytes:
@@ -370,11 +337,6 @@ def connection_unblocked() -> bytes:
 def update_secret_ok() -> bytes:
     """connection.update-secret-ok (CONN-70)."""
     return _method_frame(0, c.CONNECTION_UPDATE_SECRET_OK)
-
-
-def channel_open_ok(channel: int) -> bytes:
-    """channel.open-ok with an empty channel-id, which is a longstr (CHAN-01)."""
-    return _method_frame(channel, c.CHANNEL_OPEN_OK, b"\x00\x00\x00\x00")
 
 
 def flow_ok(channel: int, active: bool) -> bytes:
@@ -486,16 +448,21 @@ def basic_nack(channel: int, tag: int, multiple: bool, requeue: bool = False) ->
     )
 
 
-channel_close_ok: Final = _empty_reply(c.CHANNEL_CLOSE_OK)
-exchange_declare_ok: Final = _empty_reply(c.EXCHANGE_DECLARE_OK)
-exchange_delete_ok: Final = _empty_reply(c.EXCHANGE_DELETE_OK)
-exchange_bind_ok: Final = _empty_reply(c.EXCHANGE_BIND_OK)
-exchange_unbind_ok: Final = _empty_reply(c.EXCHANGE_UNBIND_OK)
-queue_bind_ok: Final = _empty_reply(c.QUEUE_BIND_OK)
-queue_unbind_ok: Final = _empty_reply(c.QUEUE_UNBIND_OK)
-qos_ok: Final = _empty_reply(c.BASIC_QOS_OK)
-recover_ok: Final = _empty_reply(c.BASIC_RECOVER_OK)
-confirm_select_ok: Final = _empty_reply(c.CONFIRM_SELECT_OK)
-tx_select_ok: Final = _empty_reply(c.TX_SELECT_OK)
-tx_commit_ok: Final = _empty_reply(c.TX_COMMIT_OK)
-tx_rollback_ok: Final = _empty_reply(c.TX_ROLLBACK_OK)
+_OPEN_OK: Final = _method_frame(0, c.CONNECTION_OPEN_OK, b"\x00")
+_CLOSE_OK: Final = _method_frame(0, c.CONNECTION_CLOSE_OK)
+
+# With an empty channel-id, which is a longstr (CHAN-01).
+channel_open_ok: Final = _fixed_reply(c.CHANNEL_OPEN_OK, b"\x00\x00\x00\x00")
+channel_close_ok: Final = _fixed_reply(c.CHANNEL_CLOSE_OK)
+exchange_declare_ok: Final = _fixed_reply(c.EXCHANGE_DECLARE_OK)
+exchange_delete_ok: Final = _fixed_reply(c.EXCHANGE_DELETE_OK)
+exchange_bind_ok: Final = _fixed_reply(c.EXCHANGE_BIND_OK)
+exchange_unbind_ok: Final = _fixed_reply(c.EXCHANGE_UNBIND_OK)
+queue_bind_ok: Final = _fixed_reply(c.QUEUE_BIND_OK)
+queue_unbind_ok: Final = _fixed_reply(c.QUEUE_UNBIND_OK)
+qos_ok: Final = _fixed_reply(c.BASIC_QOS_OK)
+recover_ok: Final = _fixed_reply(c.BASIC_RECOVER_OK)
+confirm_select_ok: Final = _fixed_reply(c.CONFIRM_SELECT_OK)
+tx_select_ok: Final = _fixed_reply(c.TX_SELECT_OK)
+tx_commit_ok: Final = _fixed_reply(c.TX_COMMIT_OK)
+tx_rollback_ok: Final = _fixed_reply(c.TX_ROLLBACK_OK)

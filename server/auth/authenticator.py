@@ -19,7 +19,7 @@ import hmac
 import ipaddress
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from vouchmq.protocol.text import encode_text
 from vouchmq.server.auth.attempts import LoginAttempts
@@ -55,13 +55,13 @@ class LoginError(Exception):
     `is_told` is False for what has been logged before and would flood the log (AUTH-10).
     """
 
-    is_told = True
+    is_told: ClassVar[bool] = True
 
 
 class UncheckedLogin(LoginError):  # noqa: N818 - a login that is refused without a look
     """Too many have failed before; which was logged when it began."""
 
-    is_told = False
+    is_told: ClassVar[bool] = False
 
 
 Outcome = User | LoginError

@@ -8,7 +8,6 @@ Spec: CONN-40, CONN-42, CONN-43, VHOST-04, AUTH-06
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Final
 
 from vouchmq.protocol.errors import NotAllowed
@@ -25,13 +24,14 @@ class ConnectionLimits:
 
     def __init__(self, connection_max: int = UNLIMITED) -> None:
         self._connection_max = connection_max
-        self._by_vhost: Counter[str] = Counter()
-        self._by_user: Counter[str] = Counter()
+        # Plain dictionaries: a `Counter` assigns and deletes in Python.
+        self._by_vhost: dict[str, int] = {}
+        self._by_user: dict[str, int] = {}
 
     @property
     def connection_count(self) -> int:
         """Connections that have entered and not left."""
-        return self._by_vhost.total()
+        return sum(self._by_vhost.values())
 
     def check_node(self) -> None:
         """Pass while the broker takes another connection.
@@ -49,7 +49,7 @@ class ConnectionLimits:
         Raises:
             NotAllowed: 530, it does not (CONN-42).
         """
-        if 0 <= limit <= self._by_vhost[vhost]:
+        if 0 <= limit <= self._by_vhost.get(vhost, 0):
             raise NotAllowed(
                 f"access to vhost '{vhost}' refused for user '{user}': "
                 f"connection limit ({limit}) is reached"
@@ -61,19 +61,25 @@ class ConnectionLimits:
         Raises:
             NotAllowed: 530, no further one (CONN-43).
         """
-        if 0 <= limit <= self._by_user[user]:
+        if 0 <= limit <= self._by_user.get(user, 0):
             raise NotAllowed(
                 f"connection refused for user '{user}': user connection limit ({limit}) is reached"
             )
 
     def enter(self, vhost: str, user: str) -> None:
         """Count a connection in, after the checks above."""
-        self._by_vhost[vhost] += 1
-        self._by_user[user] += 1
+        self._by_vhost[vhost] = self._by_vhost.get(vhost, 0) + 1
+        self._by_user[user] = self._by_user.get(user, 0) + 1
 
     def leave(self, vhost: str, user: str) -> None:
         """One less; names are forgotten with their last connection."""
-        for counter, name in ((self._by_vhost, vhost), (self._by_user, user)):
-            counter[name] -= 1
-            if not counter[name]:
-                del counter[name]
+        _count_out(self._by_vhost, vhost)
+        _count_out(self._by_user, user)
+
+
+def _count_out(counts: dict[str, int], name: str) -> None:
+    count = counts[name] - 1
+    if count:
+        counts[name] = count
+    else:
+        del counts[name]

@@ -19,10 +19,11 @@ Listener = Callable[[str, dict[str, object]], None]
 class EventBus:
     """Passes events on to those who listen."""
 
-    __slots__ = ("_listeners",)
+    __slots__ = ("_listeners", "is_heard")
 
     def __init__(self) -> None:
         self._listeners: dict[Listener, None] = {}
+        self.is_heard = False  # whether anybody listens: who tells often looks first
 
     def tell(self, event: str, **facts: object) -> None:
         """Something has happened."""
@@ -32,7 +33,9 @@ class EventBus:
     def listen(self, listener: Listener) -> None:
         """Have `listener` called with the name and the facts of all that happens from now on."""
         self._listeners[listener] = None
+        self.is_heard = True
 
     def leave(self, listener: Listener) -> None:
         """It is not called any more."""
         self._listeners.pop(listener, None)
+        self.is_heard = bool(self._listeners)

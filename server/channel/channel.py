@@ -573,14 +573,16 @@ class Channel:
         return octets
 
     def _tell(self, event: str, **facts: object) -> None:
-        self.context.events.tell(
-            event,
-            connection=self.connection.wire.name,
-            channel=self.number,
-            user=self.user.name,
-            vhost=self.vhost.name,
-            **facts,
-        )
+        events = self.context.events
+        if events.is_heard:
+            events.tell(
+                event,
+                connection=self.connection.wire.name,
+                channel=self.number,
+                user=self.user.name,
+                vhost=self.vhost.name,
+                **facts,
+            )
 
     def tell_consumer(self, event: str, consumer: Consumer) -> None:
         """Tell whoever watches the broker that a consumer has come or gone."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from pamqp import base, commands
 
+from vouchmq.protocol.access_request import AccessRequest
 from vouchmq.protocol.codec import (
-    AccessRequest,
     access_request_ok,
     confirm_select_ok,
     flow_ok,

@@ -88,10 +88,11 @@ from vouchmq.server.connection.backpressure import Backpressure
 from vouchmq.server.connection.blocked import PublisherBlock
 from vouchmq.server.connection.channel_table import CHANNEL_ENDS, SETTLES_OR_ENDS, ChannelTable
 from vouchmq.server.connection.committed import new_outbox
-from vouchmq.server.connection.events import tell
-from vouchmq.server.connection.handshake import LoginFailure, header_mistake, judge_header
+from vouchmq.server.connection.events import tell, tell_opened
+from vouchmq.server.connection.handshake import header_mistake, judge_header
 from vouchmq.server.connection.heartbeat import Heartbeat
 from vouchmq.server.connection.inbound import GOES_ON, InboundQueue
+from vouchmq.server.connection.login_failures import LoginFailure
 from vouchmq.server.connection.wire import CHECKED, STALLED, UNSENT
 from vouchmq.server.ledger.channel_recorder import PublishNumbers
 
@@ -381,14 +382,7 @@ class Connection:
         elif self.state is ConnectionState.RUNNING:
             self.user, self.vhost = handshake.user, handshake.vhost
             self._cancel_handshake_timer()
-            tell("connection.created", self, self.context.events)
-            log.info(
-                "connection.opened",
-                connection=self.wire.name,
-                user=self.user.name,
-                vhost=self.vhost.name,
-                client_name=handshake.connection_name,
-            )
+            tell_opened(self, self.context)
 
     def _answer(self, answer: bytes | None) -> None:
         """What the handshake says now; None: once a password has been checked."""
@@ -621,7 +615,8 @@ class Connection:
         if self.state is ConnectionState.CLOSING:
             return
         self.state = next_connection_state(self.state, ConnectionEvent.CLIENT_CLOSED)
-        log.info("connection.closed", connection=self.wire.name, duration_ms=self._age_ms())
+        if self.context.logs_connections:
+            log.info("connection.closed", connection=self.wire.name, duration_ms=self._age_ms())
         self._end(is_orderly=True)
 
     def _end(self, *, is_orderly: bool = False) -> None:

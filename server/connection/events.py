@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+import structlog
+
 if TYPE_CHECKING:
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.events import EventBus
+    from vouchmq.server.runtime.context import BrokerContext
+
+log = structlog.get_logger(__name__)
 
 
 class Named(Protocol):
@@ -33,12 +38,26 @@ class Subject(Protocol):
         """Its virtual host."""
 
 
+def tell_opened(connection: Subject, context: BrokerContext) -> None:
+    """Tell and log that a connection is open."""
+    tell("connection.created", connection, context.events)
+    if context.logs_connections:
+        log.info(
+            "connection.opened",
+            connection=connection.label,
+            user=connection.user.name,
+            vhost=connection.vhost.name,
+            client_name=connection.client_name,
+        )
+
+
 def tell(event: str, connection: Subject, events: EventBus) -> None:
     """Tell an event of a connection."""
-    events.tell(
-        event,
-        name=connection.label,
-        user=connection.user.name,
-        vhost=connection.vhost.name,
-        client_name=connection.client_name,
-    )
+    if events.is_heard:
+        events.tell(
+            event,
+            name=connection.label,
+            user=connection.user.name,
+            vhost=connection.vhost.name,
+            client_name=connection.client_name,
+        )

@@ -21,7 +21,6 @@ import structlog
 from pamqp import base
 
 from vouchmq.protocol import constants as c
-from vouchmq.protocol import errors
 from vouchmq.protocol.codec import (
     Command,
     connection_open_ok,
@@ -30,7 +29,7 @@ from vouchmq.protocol.codec import (
     connection_tune,
     update_secret_ok,
 )
-from vouchmq.protocol.errors import AmqpError, HardError, NotAllowed
+from vouchmq.protocol.errors import AmqpError, NotAllowed
 from vouchmq.protocol.fields import Field, Table, as_table, as_text, boolean, longstr
 from vouchmq.protocol.states import (
     ConnectionEvent,
@@ -43,6 +42,12 @@ from vouchmq.server.auth.attempts import AMQP
 from vouchmq.server.auth.authenticator import Authenticator, LoginError, Outcome
 from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import User
+from vouchmq.server.connection.login_failures import (
+    InvalidResponse,
+    LoginFailure,
+    LoginRefused,
+    UnknownMechanism,
+)
 from vouchmq.server.connection.sasl import (
     MECHANISMS,
     Challenge,
@@ -121,32 +126,6 @@ def header_mistake(octets: bytes) -> str:
         if octets.startswith(prefix):
             return mistake
     return "not AMQP"
-
-
-class LoginFailure(HardError):  # noqa: N818 - as in the tree it extends
-    """A login that came to nothing; `notify` is False when the client must not be told.
-
-    Spec: CONN-23, CONN-24
-    """
-
-    notify = False
-
-    def telling(self, notify: bool) -> LoginFailure:
-        """The same failure, with `notify` set."""
-        self.notify = notify
-        return self
-
-
-class LoginRefused(LoginFailure, errors.LoginRefused):
-    """Wrong user, password or place: one text for all (CONN-22)."""
-
-
-class UnknownMechanism(LoginFailure, errors.CommandInvalid):
-    """A mechanism that was not offered (CONN-24)."""
-
-
-class InvalidResponse(LoginFailure, errors.SyntaxRefused):
-    """A response that is not in the form of its mechanism (CONN-24)."""
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -329,9 +308,9 @@ class Handshake:
         """One response: of start-ok, or of secure-ok after a challenge (CONN-20)."""
         try:
             result = self._step(encode_text(_attribute(command.method, "response")))
-        except MalformedResponse as error:
+        except MalformedResponse as malformed:
             log.warning("login.refused", connection=self._peer, reason="malformed response")
-            raise self._told(InvalidResponse(f"{self.mechanism} response invalid")) from error
+            raise self._told(InvalidResponse(f"{self.mechanism} response invalid")) from malformed
         if isinstance(result, Challenge):
             self._advance(ConnectionEvent.CHALLENGED)
             return connection_secure(result.octets)
@@ -358,8 +337,7 @@ class Handshake:
             raise self._told(LoginRefused(text, c.NO_IDS)) from outcome
         self.user = outcome
         self._advance(ConnectionEvent.AUTHENTICATED)
-        offer = self._offer
-        return connection_tune(offer.channel_max, offer.frame_max, offer.heartbeat_s)
+        return _tune_frame(self._offer)
 
     def _user_of(self, result: Credentials | Proven, later: Later) -> User | None:
         if isinstance(result, Proven):
@@ -420,6 +398,11 @@ class Handshake:
 def _start_frame(offer: Offer, mechanisms: str) -> bytes:
     # The same for every connection of a broker, and dear: a table within a table.
     return connection_start(offer.server_properties(), mechanisms)
+
+
+@lru_cache(maxsize=8)
+def _tune_frame(offer: Offer) -> bytes:
+    return connection_tune(offer.channel_max, offer.frame_max, offer.heartbeat_s)
 
 
 def _capabilities(client_properties: Table) -> frozenset[str]:

@@ -308,6 +308,7 @@ class Server:
                 undone.callback(self._membership.close)
                 content = self._read_definitions() if settings.load_definitions else None
             self._runtime = self._open(loop, disk, listening, content)
+            self._runtime.context.logs_connections = settings.log_level in {"debug", "info"}
             undone.pop_all()
         if self._membership is not None:
             self._membership.lead(self._runtime)

@@ -28,7 +28,7 @@ from vouchmq.server.connection.wire import OUT_OF_BUDGET, UNHEARD, UNREAD
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from vouchmq.server.connection.connection import Connection
+    from vouchmq.protocol.states import ConnectionState
     from vouchmq.server.edge.admission import Admission
 
 log = structlog.get_logger(__name__)
@@ -63,6 +63,43 @@ class Ends(Protocol):
         """Close it here, too."""
 
 
+class Outgoing(Protocol):
+    """What a connection has to say: not written while the client does not read."""
+
+    def hold(self) -> None:
+        """The socket's buffer is above its high mark."""
+
+    def release(self) -> None:
+        """It has drained."""
+
+
+class Served(Protocol):
+    """The connection behind a socket."""
+
+    @property
+    def state(self) -> ConnectionState:
+        """Where it stands."""
+
+    @property
+    def outbox(self) -> Outgoing:
+        """What it has to say."""
+
+    def receive(self, data: bytes, *, is_late: bool = False) -> None:
+        """Process octets; `is_late`: not before a later turn."""
+
+    def lost(self, reason: str) -> None:
+        """The socket is gone."""
+
+    def shut_down(self, reason: str) -> None:
+        """Close by force."""
+
+    def beats_at(self, now: float) -> bool:
+        """Whether a heartbeat is due."""
+
+    def said(self, now: float) -> None:
+        """Something was sent at that time."""
+
+
 class Listener:
     """What all edges share: the loop, the buffer, the read budget, who is connected.
 
@@ -81,7 +118,7 @@ class Listener:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        new_connection: Callable[[SocketProtocol, str], Connection],
+        new_connection: Callable[[SocketProtocol, str], Served],
         high_octets: int,
         descriptors: int,
         *,
@@ -195,7 +232,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         self._is_plain = is_plain
         self.certified = certified
         self._transport: asyncio.Transport | None = None
-        self._connection: Connection | None = None
+        self._connection: Served | None = None
         # Once it is heard and until it ends: the connection's `receive`.
         self._take: Callable[..., None] | None = None
         # Of the socket while it may be written to here; whether the transport may hold something.
@@ -373,7 +410,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
     # The connection's calls
 
     @property
-    def connection(self) -> Connection | None:
+    def connection(self) -> Served | None:
         """The connection behind this socket, None when it is gone."""
         return self._connection
 

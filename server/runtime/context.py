@@ -170,6 +170,8 @@ class BrokerContext:
         self.confirm_times = ConfirmTimes()
         self.has_failed = False
         self.name = name
+        # False when the log shows warnings only: a line for each connection is not even made.
+        self.logs_connections = True
         self.alarms = alarms
         self._connections = connections
         self.closed_counters = ClosedCounters(ChannelCounters(), ConnectionCounters())

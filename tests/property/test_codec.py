@@ -11,11 +11,12 @@ from pamqp import frame as pamqp_frame
 
 from tests.property.field_tables import tables
 from vouchmq.protocol import codec
+from vouchmq.protocol.access_request import AccessRequest
 from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.fields import Table, encode_table
 from vouchmq.protocol.text import encode_text
 
-METHOD_CLASSES: list[type[base.Frame]] = [*commands.INDEX_MAPPING.values(), codec.AccessRequest]
+METHOD_CLASSES: list[type[base.Frame]] = [*commands.INDEX_MAPPING.values(), AccessRequest]
 FROM_CLIENTS = [
     each for each in METHOD_CLASSES if divmod(each.index, 0x10000) not in codec.SERVER_ONLY
 ]

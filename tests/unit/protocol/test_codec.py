@@ -10,6 +10,7 @@ from pamqp import base, commands
 from pamqp import frame as pamqp_frame
 
 from vouchmq.protocol import codec
+from vouchmq.protocol.access_request import AccessRequest
 from vouchmq.protocol.errors import (
     CommandInvalid,
     FrameError,
@@ -158,7 +159,7 @@ class TestDecoding:
     def test_access_request_is_known(self) -> None:
         """CHAN-30."""
         command = codec.decode_method(b"\x00\x1e\x00\x0a\x05/data\x15")
-        assert isinstance(command.method, codec.AccessRequest)
+        assert isinstance(command.method, AccessRequest)
         assert dict(command.method) == {
             "realm": "/data", "exclusive": True, "passive": False, "active": True,
             "write": False, "read": True,

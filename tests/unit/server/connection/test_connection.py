@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from pamqp import base, commands
+from structlog.testing import capture_logs
 
 from tests import wire
 from tests.unit.server.in_memory import (
@@ -54,6 +55,20 @@ def beating(world: World, interval: int = 10) -> Client:
     client.send(wire.method(0, commands.Connection.Open("/")))
     client.hear()
     return client
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_connection_is_logged_unless_the_log_shows_warnings_only(
+    world: World, is_logged: bool
+) -> None:
+    world.context.logs_connections = is_logged
+    with capture_logs() as logs:
+        client = world.connect()
+        client.send(CLOSE)
+    assert client.ends
+    lines = [(each["event"], each.get("user")) for each in logs]
+    opened_and_closed = [("connection.opened", "guest"), ("connection.closed", None)]
+    assert lines == (opened_and_closed if is_logged else [])
 
 
 class TestHeader:

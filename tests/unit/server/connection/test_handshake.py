@@ -33,13 +33,15 @@ from vouchmq.server.connection.handshake import (
     CAPABILITIES,
     IMMEDIATE,
     Handshake,
+    Offer,
+    header_mistake,
+    judge_header,
+)
+from vouchmq.server.connection.login_failures import (
     InvalidResponse,
     LoginFailure,
     LoginRefused,
-    Offer,
     UnknownMechanism,
-    header_mistake,
-    judge_header,
 )
 from vouchmq.server.settings.accounts import UserAccount
 
