@@ -50,8 +50,8 @@ RUN groupadd --system --gid 5672 vouchmq \
 ENV PYTHONPATH=/app PYTHONSAFEPATH=1 VOUCHMQ_DEFAULTS=/etc/vouchmq/defaults.toml
 USER 5672:5672
 VOLUME /var/lib/vouchmq
-# 5671 is for TLS, once VOUCHMQ_TLS_PORT says so.
-EXPOSE 5671 5672 15672 15692
+# 5671 is for TLS, once VOUCHMQ_TLS_PORT says so; 15671 and 15691 with VOUCHMQ_MANAGEMENT_TLS.
+EXPOSE 5671 5672 15671 15672 15691 15692
 STOPSIGNAL SIGTERM
 # It counts as soon as it has succeeded once; a recovery may take its time.
 HEALTHCHECK --interval=10s --timeout=10s --start-period=30m --retries=3 CMD ["vouchmq", "ping"]
