@@ -70,9 +70,17 @@ def read(directory: Path) -> Manifest:
     try:
         found = json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
-        raise BackupError(f"{directory} is not a backup: it has no {BACKUP_NAME}") from None
+        raise BackupError(f"{directory} is not a backup: {_instead(directory)}") from None
     except (OSError, DecodeError) as error:
         raise BackupError(f"cannot read {path}: {error}") from error
     if found.format != FORMAT:
         raise BackupError(f"{directory} has format {found.format}, which a newer version made")
     return found
+
+
+def _instead(directory: Path) -> str:
+    """Why a directory is no backup: many take the directory of all backups for one."""
+    found = sorted(path.parent.name for path in directory.glob(f"*/{BACKUP_NAME}"))
+    if found:
+        return f"the newest backup in it is {directory / found[-1]}"
+    return f"it has no {BACKUP_NAME}"

@@ -293,6 +293,11 @@ def test_what_cannot_be_done_is_one_line(broker: BrokerProcess, tmp_path: Path) 
     for words, code, arguments in (
         ("is not empty", 1, ("restore", made["path"], str(full))),
         ("is not a backup", 1, ("restore", str(full), str(tmp_path / "x"))),
+        (
+            f"not a backup: the newest backup in it is {made['path']}",
+            1,
+            ("restore", str(tmp_path / "backups"), str(tmp_path / "x")),
+        ),
         ("inside of the data directory", 1, ("backup", str(broker.data_dir / "b"), *place)),
         ("no broker runs", 2, ("backup", str(tmp_path / "b"), "--data-dir", str(full))),
         ("cannot make a backup", 1, ("backup", str(full / "file"), *place)),

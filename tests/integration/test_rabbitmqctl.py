@@ -6,7 +6,9 @@ What is expected here was printed by Debian's rabbitmqctl for the same words.
 from __future__ import annotations
 
 import io
+import json
 from contextlib import redirect_stderr
+from pathlib import Path
 
 import pamqp.commands as amqp
 import pika
@@ -181,3 +183,20 @@ def test_the_node_is_the_one_that_is_named(broker: BrokerProcess) -> None:
 @pytest.mark.parametrize("words", [("purge_queue", "q"), ("list_permissions",)])
 def test_a_virtual_host_that_is_not_there(broker: BrokerProcess, words: tuple[str, ...]) -> None:
     assert say(broker, "-q", "-p", "none", *words)[0] in {65, 69}
+
+
+def test_definitions_are_exported_and_imported(broker: BrokerProcess, tmp_path: Path) -> None:
+    said(broker, "add_vhost", "exported")
+    file = tmp_path / "definitions.json"
+    assert said(broker, "export_definitions", str(file)) == (
+        f"Exporting definitions in JSON to a file at {str(file)!r} ...\n"
+    )
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert "exported" in {each["name"] for each in json.loads(file.read_text())["vhosts"]}
+    assert json.loads(said(broker, "export_definitions", "-")) == json.loads(file.read_text())
+    said(broker, "delete_vhost", "exported")
+    said(broker, "-q", "import_definitions", str(file))
+    assert "exported" in said(broker, "-q", "list_vhosts").split()
+    said(broker, "delete_vhost", "exported")
+    code, _, error = say(broker, "export_definitions", str(tmp_path))
+    assert (code, error) == (65, f"Error:\n{tmp_path}: Is a directory\n")

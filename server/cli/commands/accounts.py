@@ -57,7 +57,7 @@ def put() -> None:
     the prefetch of a consumer.
 
     A change is in force at once, also for connections that are open, and on disk before the command
-    ends. What is not given stays as it is.
+    ends. What is not given stays as it is; permissions are given as a whole.
     """
 
 

@@ -22,6 +22,7 @@ from vouchmq.protocol.properties import Properties
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.cli.data_dir.store_names import Names, clean
 from vouchmq.server.cli.tables import print_table
+from vouchmq.server.cli.units import plural
 from vouchmq.store.disk import ReadOnlyDisk
 from vouchmq.store.errors import DataDirUnreadable, StoreError
 from vouchmq.store.inspection import (
@@ -192,8 +193,9 @@ def _print_found(found: Found, out: TextIO) -> None:
         f"LSNs            up to {inspection.next_lsn - 1}",
         f"messages        {inspection.messages}",
         f"notes           {sum(inspection.notes.values())}",
-        f"definitions     {len(names.vhosts)} virtual hosts, {len(names.exchanges)} exchanges, "
-        f"{len(names.queues)} queues, {len(names.bindings)} bindings",
+        f"definitions     {plural(len(names.vhosts), 'virtual host')}, "
+        f"{plural(len(names.exchanges), 'exchange')}, {plural(len(names.queues), 'queue')}, "
+        f"{plural(len(names.bindings), 'binding')}",
         f"torn tail       {_size_text(inspection.torn_bytes) if inspection.torn_bytes else 'none'}",
         f"sealed          {'yes, by a clean shutdown' if inspection.is_sealed else 'no'}",
     ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from io import StringIO
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from vouchmq.server.cli.client import LocalBroker, Refused
@@ -69,6 +70,27 @@ def import_definitions(broker: Broker, words: Words, output: Output) -> None:
     broker.ask("import definitions", text=text)
 
 
+def export_definitions(broker: Broker, words: Words, output: Output) -> None:
+    """export_definitions <file>: - is the standard output"""
+    from vouchmq.server.cli.running import definitions
+
+    words.allow()
+    (file,) = words.take("file")
+    if file == "-":
+        definitions.export(broker, None, output.out)
+        return
+    output.banner(f"Exporting definitions in JSON to a file at {file!r} ...")
+    found = StringIO()
+    definitions.export(broker, None, found)
+    try:
+        # Hashes of passwords are nobody else's business.
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as opened:  # noqa: PTH123 - a descriptor
+            opened.write(found.getvalue())
+    except OSError as error:
+        raise Mistake(f"{file}: {error.strerror}", changes.EXIT_DATA) from None
+
+
 COMMANDS: Final[Mapping[str, Callable[[Broker, Words, Output], None]]] = {
     **{
         each.__name__: each
@@ -83,7 +105,8 @@ COMMANDS: Final[Mapping[str, Callable[[Broker, Words, Output], None]]] = {
             *(changes.set_vhost_limits, changes.set_user_limits),
             *(changes.purge_queue, changes.delete_queue),
             *(changes.close_connection, changes.close_all_connections),
-            *(listings.list_user_permissions, status, await_startup, ping, import_definitions),
+            *(listings.list_user_permissions, status, await_startup, ping),
+            *(import_definitions, export_definitions),
         )
     },
     **dict.fromkeys(listings.LISTINGS, listings.show),

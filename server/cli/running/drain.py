@@ -40,7 +40,7 @@ def run(
     count = first = int(broker.ask("drain")["connections"])
     shown = -1
     while True:
-        if count != shown and not as_json:
+        if count not in {shown, 0} and not as_json:
             out.write(f"waiting for {plural(count, 'connection')}\n")
             out.flush()
             shown = count

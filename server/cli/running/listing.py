@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from shutil import get_terminal_size
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
+from vouchmq.server.cli.client import Refused
 from vouchmq.server.cli.program import CommandFailed
 from vouchmq.server.cli.tables import print_table
 
@@ -75,7 +77,7 @@ def show(
     """
     out = sys.stdout if out is None else out
     listing = broker.rows(f"list {what}", **selected)
-    rows = _wanted(listing, shown)
+    rows = _required(broker, _wanted(listing, shown), selected.get("vhost"))
     if shown.as_json:
         for row in rows:
             out.write(json.dumps(row) + "\n")
@@ -111,6 +113,25 @@ def _wanted(listing: Listing, shown: Shown) -> Iterator[dict[str, Any]]:
             row.pop(HIDDEN_COLUMN, None)
         yield {name: row[name] for name in shown.columns} if shown.columns else row
     _require(listing.columns, shown.columns)
+
+
+def _required(
+    broker: Broker, rows: Iterable[dict[str, Any]], vhost: str | None
+) -> Iterator[dict[str, Any]]:
+    """The same rows; if there are none, the virtual host that is named must be there.
+
+    Raises:
+        CommandFailed: it is not
+    """
+    is_empty = True
+    for row in rows:
+        is_empty = False
+        yield row
+    if is_empty and vhost is not None:
+        # Who may see policies alone is not told of virtual hosts.
+        with suppress(Refused):
+            if not any(row["name"] == vhost for row in broker.rows("list vhosts")):
+                raise CommandFailed(f"there is no virtual host {vhost!r}")
 
 
 def _require(columns: Sequence[str], names: Sequence[str]) -> None:

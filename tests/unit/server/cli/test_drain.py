@@ -41,7 +41,7 @@ def drained(broker: DrainingBroker, timeout_s: float | None, *, as_json: bool = 
 
 def test_each_change_is_said_until_the_broker_is_gone() -> None:
     assert drained(DrainingBroker(2, 2, 1, 1, 0), None).splitlines() == [
-        *("waiting for 2 connections", "waiting for 1 connection", "waiting for 0 connections"),
+        *("waiting for 2 connections", "waiting for 1 connection"),
         "the broker has stopped",
     ]
     assert drained(DrainingBroker(2, 1), None, as_json=True) == '{"connections": 2}\n'

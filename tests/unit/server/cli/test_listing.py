@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.server.cli.brokers import AnsweringBroker
 from tests.unit.server.cli.terminals import Terminal
 from vouchmq.server.admin.views import KINDS
+from vouchmq.server.cli.program import CommandFailed
 from vouchmq.server.cli.running import listing
 
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
@@ -77,3 +79,15 @@ def test_a_name_that_is_wider_than_the_terminal(monkeypatch: pytest.MonkeyPatch)
     rows = [{"name": "x" * 100, "n": 1}, {"name": "y", "n": 2}]
     lines = shown(monkeypatch, "things", rows)
     assert any("x" * 100 in line or "1" in line for line in lines)
+
+
+def test_a_virtual_host_that_is_not_there_is_no_empty_list() -> None:
+    known = {"list queues": [], "list vhosts": [{"name": "/"}]}
+    out = io.StringIO()
+    shown = listing.Shown((), "", False, False)
+    assert listing.show(AnsweringBroker(listings=known), "queues", shown, {"vhost": "/"}, out) == 0
+    with pytest.raises(CommandFailed, match="there is no virtual host 'shop'"):
+        listing.show(AnsweringBroker(listings=known), "queues", shown, {"vhost": "shop"}, out)
+    # A policymaker is not told of virtual hosts.
+    blind = AnsweringBroker(listings={"list policies": []})
+    assert listing.show(blind, "policies", shown, {"vhost": "shop"}, out) == 0
