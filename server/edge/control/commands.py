@@ -93,7 +93,8 @@ def control_commands(
     )
     idle.start()
     details = Details(views, runtime.context.clock, wall_ms, idle.since_ms)
-    sender = RowSender(runtime.context.budget.put_off, loop.time)
+    # Not the time of the loop, which counts whole milliseconds: a slice takes one.
+    sender = RowSender(runtime.context.budget.put_off, time.monotonic)
     ListingCommands(views.listings, KINDS, sender).register(commands)
     ListingCommands(details.listings, DETAILS, sender).register(commands)
     loop_lag = LoopLag(loop.call_later, time.monotonic)
