@@ -82,6 +82,6 @@ UNTESTABLE: Final[dict[str, str]] = {
     "LIMIT-28": "needs to fill memory",
     "LIMIT-30": "not AMQP",
     **{f"REDELIVER-{number}": _ACTIVEMQ for number in (*range(30, 50), 53, 54)},
-    **{f"HTTP-{number:02}": _HTTP for number in (*range(1, 9), *range(10, 44))},
+    **{f"HTTP-{number:02}": _HTTP for number in (*range(1, 9), *range(10, 45))},
     **{f"METRIC-{number:02}": _METRIC for number in range(1, 10)},
 }
