@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from vouchmq.server.replication.log import NatsLog
+    from vouchmq.store.replication.leader_position import LeaderPosition
     from vouchmq.store.replication.log_view import Position
     from vouchmq.store.replication.mirror import Mirror
     from vouchmq.store.replication.record import Subjects
@@ -38,6 +39,8 @@ log = structlog.get_logger(__name__)
 TICK_S: Final = 0.25
 # The writer's own look at the age of a record, in ticks.
 WRITER_TICKS: Final = 8
+# Between two writes of a leader's position.
+POSITION_TICKS: Final = 20
 # So long nothing may be committed until publishers are blocked.
 STALLED_S: Final = 2.0
 
@@ -47,6 +50,10 @@ class Leading(Protocol):
 
     def committed(self, block: int, lsn: int) -> None:
         """The log has everything up to this block and this LSN for good."""
+
+    @property
+    def safe_block(self) -> int:
+        """Up to this one all is synced here and committed."""
 
     @property
     def is_syncing(self) -> bool:
@@ -120,6 +127,9 @@ class Node:
         self._random_bytes = random_bytes
         self._writer: LogWriter | None = None
         self._leading: Leading | None = None
+        self._executor = executor
+        self._position: LeaderPosition | None = None
+        self._is_writing_position = False
         # Recovery has written blocks up to this one.
         self._recovered_block = 0
         self._known_number = -1
@@ -171,9 +181,10 @@ class Node:
             self._timer.cancel()
         self._engine.stop()
 
-    def lead(self, leading: Leading, recovered_block: int) -> None:
+    def lead(self, leading: Leading, recovered_block: int, position: LeaderPosition) -> None:
         """The broker is there; its recovery has written blocks up to this one."""
         self._leading = leading
+        self._position = position
         self._recovered_block = recovered_block
         self.tap.request()
 
@@ -196,6 +207,8 @@ class Node:
             self._look_at_stall(now)
         if self._leading is not None:
             self._look_at_sync(now, self._leading)
+            if not self._ticks % POSITION_TICKS:
+                self._write_position(self._leading)
         self.roles.tick(now)
 
     def _look_at_sync(self, now: float, leading: Leading) -> None:
@@ -207,6 +220,24 @@ class Node:
         elif not self._is_sync_slow:
             self._is_sync_slow = True
             self.roles.sync_began(now)
+
+    def _write_position(self, leading: Leading) -> None:
+        """Say up to where the directory has the log, so that the next start need not compare."""
+        if self._position is None or self._is_writing_position:
+            return
+        job = self._position.next_job(self.tap.whole, leading.safe_block)
+        if job is not None:
+            self._is_writing_position = True
+            future = self._loop.run_in_executor(self._executor, job)
+            future.add_done_callback(self._position_written)
+
+    def _position_written(self, future: asyncio.Future[None]) -> None:
+        self._is_writing_position = False
+        try:
+            future.result()
+        except OSError as error:
+            # The one before is still there; a disk that fails is found by the journal's syncs.
+            log.warning("replication.position_failed", reason=error.strerror or str(error))
 
     def _look_at_stall(self, now: float) -> None:
         is_stalled = self.roles.uncommitted_s(now) >= STALLED_S

@@ -79,6 +79,7 @@ from vouchmq.server.version import VERSION
 from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.errors import ReadFailed
 from vouchmq.store.recovery.recover import open_journal
+from vouchmq.store.replication.log_writer import EPOCH_LSNS
 from vouchmq.store.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -225,9 +226,7 @@ def start_broker(
         tap=tap,
     )
     recovered_lsn = journal.next_lsn - 1
-    if ledger_files is not None:
-        # No LSN that the ledger has named is given to another message.
-        journal.take(max(0, ledger_files.before.lsn - recovered_lsn))
+    _leave_out_lsns(journal, tap, ledger_files)
     runtime = BrokerRuntime(
         settings,
         disk,
@@ -247,6 +246,18 @@ def start_broker(
     runtime.state.record_start(recovered_lsn, host.random_token)
     runtime.turn.start(runtime.journal_writer)
     return runtime
+
+
+def _leave_out_lsns(
+    journal: Journal, tap: BlockTap | None, ledger_files: LedgerFiles | None
+) -> None:
+    """Go on behind LSNs that somebody else may know for other messages."""
+    if ledger_files is not None:
+        # No LSN that the ledger has named is given to another message.
+        journal.take(max(0, ledger_files.before.lsn - journal.next_lsn + 1))
+    if tap is not None:
+        # Those that the leader before has given to messages which are not in the log.
+        journal.take(EPOCH_LSNS)
 
 
 def _settle_start(

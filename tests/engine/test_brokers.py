@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pika
@@ -17,6 +17,10 @@ from pika.exceptions import AMQPError
 
 from tests.engine.servers import MISSING, NatsServer, program, single_server, wait_until
 from tests.integration.broker_process import BrokerProcess, run_command
+from vouchmq.store.disk import FileDisk
+from vouchmq.store.replication.log_view import Position
+from vouchmq.store.replication.log_writer import EPOCH_LSNS
+from vouchmq.store.replication.position_file import PositionFile
 
 pytestmark = pytest.mark.skipif(program() is None, reason=MISSING)
 
@@ -242,3 +246,23 @@ def test_an_engine_that_cannot_keep_the_log_is_refused(brokers: Brokers) -> None
     )
     assert refused.returncode == 2
     assert "vouchmq ha create" in refused.stderr.splitlines()[-1]
+
+
+def test_a_leader_says_up_to_where_its_directory_has_the_log(brokers: Brokers) -> None:
+    """So that it has little to compare when it is a standby again; LSNs go on far above."""
+
+    def position() -> Position:
+        with closing(PositionFile(FileDisk(brokers.leader.data_dir))) as file:
+            assert file.at is not None
+            return file.at
+
+    brokers.start()
+    before = position()
+    declare(brokers.leader)
+    publisher = Publisher(brokers.leader, lambda _: None)
+    publisher.wait(20)
+    wait_until(lambda: position().block > before.block + 20, "a position of the leader")
+    publisher.is_to_end = True
+    publisher.join()
+    assert position().epoch == 1
+    assert position().lsn >= EPOCH_LSNS

@@ -33,6 +33,7 @@ from vouchmq.server.replication.jetstream import JetStreamError
 from vouchmq.server.replication.node import Node
 from vouchmq.server.replication.roles import Patience, Role
 from vouchmq.server.version import VERSION
+from vouchmq.store.replication.leader_position import LeaderPosition
 from vouchmq.store.replication.mirror import Mirror
 
 if TYPE_CHECKING:
@@ -192,7 +193,8 @@ class Membership:
     def lead(self, runtime: BrokerRuntime) -> None:
         """Recovery is over, and this broker is what it has found."""
         self._runtime = runtime
-        self._node.lead(self, runtime.journal.chain.number - 1)
+        position = LeaderPosition(runtime.journal.disk)
+        self._node.lead(self, runtime.journal.chain.number - 1, position)
 
     async def until_serving(self) -> bool:
         """Wait until what recovery has written is committed; False if this node leads no more."""
@@ -271,6 +273,11 @@ class Membership:
     def committed(self, block: int, lsn: int) -> None:
         if self._runtime is not None:
             self._runtime.journal_writer.committed(block, lsn)
+
+    @property
+    def safe_block(self) -> int:
+        """See `Leading`."""
+        return self._runtime.journal.chain.safe_number if self._runtime is not None else 0
 
     @property
     def is_syncing(self) -> bool:

@@ -13,6 +13,7 @@ from vouchmq.server.replication.log import NatsLog
 from vouchmq.server.replication.node import Node
 from vouchmq.server.replication.roles import Patience
 from vouchmq.store.replication import record
+from vouchmq.store.replication.leader_position import LeaderPosition
 from vouchmq.store.replication.log_edge import LogAnswers
 from vouchmq.store.replication.log_view import LogView
 from vouchmq.store.replication.mirror import Mirror
@@ -90,8 +91,10 @@ class Process:
 
     is_syncing = False
     sync_count = 0
+    safe_block = 0
 
     def __init__(self) -> None:
+        self.disk = SimDisk(1)
         self.engine = ModelEngine()
         self.said: list[str] = []
         self.commits: list[tuple[int, int]] = []
@@ -99,7 +102,7 @@ class Process:
         self.node = Node(
             "n1",
             cast("NatsLog", self.engine),
-            Mirror(SimDisk(1)),
+            Mirror(self.disk),
             SUBJECTS,
             self,
             asyncio.get_running_loop(),
@@ -117,7 +120,7 @@ class Process:
     def recover(self) -> None:
         self.said.append("recover")
         self.node.tap.appended(1, 0, 1, 1, [b"0123456789"])
-        self.node.lead(self, 1)
+        self.node.lead(self, 1, LeaderPosition(self.disk))
 
     def serve(self) -> None:
         self.said.append("serve")
