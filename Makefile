@@ -37,6 +37,8 @@ test: PARALLEL = -n $(shell expr 2 \* $$(nproc)) --dist loadgroup
 test: .venv/dev.stamp ## every test but those marked slow, on all cores
 	@$(PY) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
 
+# Fewer than above: with these are the JVM's, which keep a processor busy.
+test-all: PARALLEL = -n $(shell expr 3 \* $$(nproc) / 2) --dist loadgroup
 test-all: .venv/dev.stamp ## every test
 	@$(PY) -m pytest $(PARALLEL) $(ARGS)
 
