@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 EXIT_REFUSED: Final = 1
 EXIT_NO_BROKER: Final = 2
+EXIT_BAD_VALUE: Final = 2
 
 
 class Refused(CommandFailed):
@@ -110,3 +111,6 @@ class LocalBroker:
         except NoBrokerError as error:
             text = f"{error}; --data-dir names another one"
             raise CommandFailed(text, EXIT_NO_BROKER) from None
+        except OverflowError:
+            text = f"{command}: an integer takes more than 64 bits"
+            raise CommandFailed(text, EXIT_BAD_VALUE) from None

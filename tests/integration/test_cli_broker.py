@@ -383,6 +383,12 @@ def test_a_reason_with_several_lines_is_one(broker: BrokerProcess) -> None:
     assert result.stderr.startswith("vouchmq: put policy: Validation failed ")
 
 
+def test_an_integer_of_more_than_64_bits(broker: BrokerProcess) -> None:
+    result = run(broker, "put", "policy", "p", "^q", "--set", f"max-length={2**64}")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "an integer takes more than 64 bits" in result.stderr
+
+
 def test_a_queue_is_paused_and_resumed(broker: BrokerProcess, channel: BlockingChannel) -> None:
     channel.queue_declare("slept")
     assert done(broker, "pause", "slept") == "queue 'slept' paused\n"
