@@ -39,6 +39,7 @@ class OverviewView(Struct, frozen=True, array_like=True):
     channels: int
     channels_opened: int
     consumers: int
+    messages: int
     messages_ready: int
     messages_unacknowledged: int
     published: int
@@ -110,7 +111,7 @@ class Totals:
             for channel in connection.channels.values()
             if not channel.is_closing
         ]
-        self._consumers = self._ready = self._unacked = 0
+        self._consumers = self._messages = self._ready = self._unacked = 0
         self.publishers = 0
         # For how long the oldest delivery of any channel is outstanding.
         self.oldest_unacked_ms = 0
@@ -129,6 +130,7 @@ class Totals:
             yield
         for queue in self._queues:
             self.by_type[queue_type_of(queue.spec.arguments)].add(queue.counters)
+            self._messages += message_count(queue)
             self._ready += queue.ready_count
             self._unacked += queue.unacked_count
             yield
@@ -168,6 +170,7 @@ class Totals:
             channels=len(self._channels),
             channels_opened=self._opened[1],
             consumers=self._consumers,
+            messages=self._messages,
             messages_ready=self._ready,
             messages_unacknowledged=self._unacked,
             dead_lettered=queues.dead_lettered,
@@ -180,3 +183,10 @@ class Totals:
             queues_created=self._churn.created,
             queues_deleted=self._churn.deleted,
         )
+
+
+def message_count(queue: Queue) -> int:
+    """How many messages a queue has, ready or not: what a reader of a stream holds is in it."""
+    if queue_type_of(queue.spec.arguments) == STREAM:
+        return queue.ready_count
+    return queue.ready_count + queue.unacked_count

@@ -21,8 +21,8 @@ from msgspec import Struct
 from vouchmq.protocol.states import ConnectionState
 from vouchmq.server.admin.accounts.views import ACCOUNT_KINDS, AccountView, AccountViews
 from vouchmq.server.admin.commands import Arguments
-from vouchmq.server.admin.totals import OverviewView, Source, Totals
-from vouchmq.server.broker.features.options import STREAM, queue_type_of
+from vouchmq.server.admin.totals import OverviewView, Source, Totals, message_count
+from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.definitions.export import plain_table
 
 if TYPE_CHECKING:
@@ -488,13 +488,11 @@ def view_of_consumer(connection: str, channel: int, consumer: Consumer) -> Consu
 def view_of_queue(queue: Queue, match: PolicyMatch) -> QueueView:
     """A queue and the policies that apply to it."""
     spec = queue.spec
-    ready, unacked = queue.ready_count, queue.unacked_count
     counters = queue.counters
-    kind = queue_type_of(spec.arguments)
     return QueueView(
         vhost=spec.vhost,
         name=spec.name,
-        type=kind,
+        type=queue_type_of(spec.arguments),
         durable=spec.durable,
         exclusive=spec.exclusive_owner is not None,
         auto_delete=spec.auto_delete,
@@ -502,10 +500,9 @@ def view_of_queue(queue: Queue, match: PolicyMatch) -> QueueView:
         policy=match.policy.name if match.policy else "",
         operator_policy=match.operator.name if match.operator else "",
         paused=queue.is_paused,
-        # What a reader of a stream holds is in the stream.
-        messages=ready if kind == STREAM else ready + unacked,
-        messages_ready=ready,
-        messages_unacknowledged=unacked,
+        messages=message_count(queue),
+        messages_ready=queue.ready_count,
+        messages_unacknowledged=queue.unacked_count,
         consumers=queue.consumer_count,
         published=counters.published,
         delivered=counters.delivered + counters.resent,

@@ -179,6 +179,10 @@ def test_bytes_of_queues(managed: ManagedBroker) -> None:
         assert kept["messages_unacked_bytes"] == 12
         listed = managed.get("/queues/%2F/kept")
         assert (listed["messages"], listed["messages_unacknowledged"]) == (3, 2)
+        whole = sum(each["messages"] for each in managed.get("/queues"))
+        assert managed.get("/overview")["queue_totals"]["messages"] == whole
+        assert managed.get("/vhosts/%2F")["messages"] == whole
+        assert samples(managed.metrics())["rabbitmq_queue_messages", ""] == whole
         for name in ("sized", "kept"):
             channel.queue_delete(name)
 

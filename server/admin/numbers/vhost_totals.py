@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from vouchmq.server.admin.totals import message_count
 from vouchmq.server.admin.views import Selection
 from vouchmq.server.broker.counters import QueueCounters
 
@@ -30,6 +31,7 @@ class VHostTotals(Struct, frozen=True, array_like=True):
     """The totals of one virtual host; as `OverviewView` has them of the broker."""
 
     name: str
+    messages: int
     messages_ready: int
     messages_unacknowledged: int
     published: int
@@ -78,9 +80,10 @@ class TotalsOfVHosts:
         octets_of = [
             each.counters for each in self._views.each_connection(here) if each is not None
         ]
-        ready = unacked = 0
+        messages = ready = unacked = 0
         for queue in list(vhost.every_queue()):
             queues.add(queue.counters)
+            messages += message_count(queue)
             ready += queue.ready_count
             unacked += queue.unacked_count
             yield None
@@ -96,6 +99,7 @@ class TotalsOfVHosts:
             del counted[name]
         yield VHostTotals(
             name=vhost.name,
+            messages=messages,
             messages_ready=ready,
             messages_unacknowledged=unacked,
             dead_lettered=queues.dead_lettered,

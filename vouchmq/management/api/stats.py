@@ -75,7 +75,7 @@ def message_stats(
 def depths(rates: Rates, key: Hashable, row: Mapping[str, Any]) -> dict[str, Any]:
     """How many messages there are now, and how fast that changes: less than 0 when they go."""
     counts = {
-        "messages": row.get("messages", row["messages_ready"] + row["messages_unacknowledged"]),
+        "messages": row["messages"],
         "messages_ready": row["messages_ready"],
         "messages_unacknowledged": row["messages_unacknowledged"],
     }

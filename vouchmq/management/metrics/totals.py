@@ -156,7 +156,6 @@ def total_families(overview: Mapping[str, Any]) -> Iterator[Metric]:
     """The metrics of one row of `overview-details`."""
     row = {
         **overview,
-        "messages": overview["messages_ready"] + overview["messages_unacknowledged"],
         "connections_closed": overview["connections_opened"] - overview["connections"],
         "channels_closed": overview["channels_opened"] - overview["channels"],
     }

@@ -124,7 +124,7 @@ async def _seen_row(call: Call, row: Row) -> Row:
         rows = [each for each in await call.broker.rows(listing) if call.may_see(each["vhost"])]
         found[name] = len(rows)
         if name == "queues":
-            for column in ("messages_ready", "messages_unacknowledged", "consumers"):
+            for column in ("messages", "messages_ready", "messages_unacknowledged", "consumers"):
                 found[column] = sum(each[column] for each in rows)
     for listing in ("connections", "channels"):
         rows = await call.broker.rows(listing)
