@@ -232,7 +232,10 @@ def own_broker_with_short_handshake(
     """A broker that waits half a second for the end of the handshake."""
     if referee_url is not None:
         pytest.skip("needs a setting")
-    process = BrokerProcess(module_path / "short", flags=["--handshake-timeout-s", "0.5"])
+    # The module's other broker has a data directory there.
+    directory = module_path / "short"
+    directory.mkdir()
+    process = BrokerProcess(directory, flags=["--handshake-timeout-s", "0.5"])
     process.start()
     try:
         yield process
