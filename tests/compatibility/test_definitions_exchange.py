@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.compatibility.http_api.peer import Peer
-from tests.integration.management import Got, ManagedBroker, ask, login
+from tests.integration.management import Got, ask, login, managed_broker
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -132,13 +132,8 @@ def ports(tmp_path: Path) -> Iterator[tuple[int, int]]:
     with Peer(tmp_path) as peer:
         ours = tmp_path / "ours"
         ours.mkdir()
-        broker = ManagedBroker(ours)
-        try:
+        with managed_broker(ours) as broker:
             yield peer.http_port, broker.port
-            assert broker.process.stop() == 0, broker.process.output()
-            assert broker.process.complaints() == []
-        finally:
-            broker.process.kill9()
 
 
 def request(port: int, method: str, path: str, body: object = None) -> Got:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -86,6 +87,18 @@ class ManagedBroker:
         got = ask(self.metrics_port, "GET", path)
         assert got.status == 200, got
         return str(got.body)
+
+
+@contextmanager
+def managed_broker(directory: Path, *flags: str) -> Iterator[ManagedBroker]:
+    """One that ends with exit code 0, without a traceback."""
+    broker = ManagedBroker(directory, *flags)
+    try:
+        yield broker
+        assert broker.process.stop() == 0, broker.process.output()
+        assert broker.process.complaints() == []
+    finally:
+        broker.process.kill9()
 
 
 def login(user: str | None, password: str) -> dict[str, str]:

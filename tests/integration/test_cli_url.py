@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.integration.broker_process import clean_environment
-from tests.integration.management import ManagedBroker
+from tests.integration.management import ManagedBroker, managed_broker
 from tests.waiting import LIMIT_S
 from vouchmq.server.admin.frames import frame
 from vouchmq.server.cli.main import program
@@ -52,13 +52,8 @@ password = "plain"
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
     (module_path / "c.toml").write_text(CONFIGURATION)
     flags = ("--config", str(module_path / "c.toml"), "--log-level", "info")
-    broker = ManagedBroker(module_path, *flags)
-    try:
+    with managed_broker(module_path, *flags) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 def url(managed: ManagedBroker, login: str = "guest:guest@") -> str:

@@ -16,7 +16,7 @@ import pika
 import pytest
 
 from tests.integration.broker_process import BrokerProcess, clean_environment
-from tests.integration.management import ManagedBroker, quoted
+from tests.integration.management import ManagedBroker, managed_broker, quoted
 from tests.waiting import LIMIT_S
 from vouchmq.management.api.streams import MOST_STREAMS
 from vouchmq.management.api.streams import MOST_STREAMS_OF_USER as OF_ONE
@@ -40,13 +40,8 @@ vhosts = ["other"]
 @pytest.fixture
 def managed(tmp_path: Path) -> Iterator[ManagedBroker]:
     (tmp_path / "c.toml").write_text(CONFIGURATION)
-    broker = ManagedBroker(tmp_path, "--config", str(tmp_path / "c.toml"))
-    try:
+    with managed_broker(tmp_path, "--config", str(tmp_path / "c.toml")) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 class Stream:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.integration.broker_process import PROJECT, BrokerProcess, clean_environment
-from tests.integration.management import READY, ManagedBroker, ask, login
+from tests.integration.management import READY, ManagedBroker, ask, login, managed_broker
 from tests.waiting import LIMIT_S, wait_until
 
 PROGRAM = "vouchmq.management"
@@ -22,13 +22,8 @@ PROGRAM = "vouchmq.management"
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path, "--auth-failures-max", "3")
-    try:
+    with managed_broker(module_path, "--auth-failures-max", "3") as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 def management_of(process: BrokerProcess) -> psutil.Process:

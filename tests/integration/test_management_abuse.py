@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from starlette.types import Send
 
-from tests.integration.management import ManagedBroker, ask
+from tests.integration.management import ManagedBroker, ask, managed_broker
 from tests.waiting import LIMIT_S, wait_until
 from vouchmq.management.api.app import MOST_BODY_BYTES
 from vouchmq.management.web.protocol import Limits, limited
@@ -23,13 +23,8 @@ PER_ADDRESS = Limits().per_address
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path, "--auth-failures-max", "5")
-    try:
+    with managed_broker(module_path, "--auth-failures-max", "5") as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 def connected(port: int, source: str = "127.0.0.1") -> socket.socket:

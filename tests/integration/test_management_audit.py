@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.management import Got, ManagedBroker
+from tests.integration.management import Got, ManagedBroker, managed_broker
 
 SUMMARY = {
     "verdict": "1 confirmed message is missing",
@@ -31,13 +31,8 @@ SUMMARY = {
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path)
-    try:
+    with managed_broker(module_path) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 def run(managed: ManagedBroker, *words: str) -> subprocess.CompletedProcess[str]:

@@ -23,19 +23,14 @@ from tests.integration.broker_process import KeptPort
 from tests.integration.frameworks import celery_apps
 from tests.integration.frameworks.celery_client import Celery
 from tests.integration.frameworks.worker_process import WorkerProcess
-from tests.integration.management import ManagedBroker
+from tests.integration.management import ManagedBroker, managed_broker
 from tests.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path)
-    try:
+    with managed_broker(module_path) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 class TestAmqpStorm:

@@ -17,7 +17,7 @@ import pytest
 
 from tests.environments import INSTALL_LIMIT_S, environment
 from tests.integration.broker_process import clean_environment
-from tests.integration.management import ManagedBroker
+from tests.integration.management import ManagedBroker, managed_broker
 
 PROGRAM: Final = Path(__file__).with_name("made_up_requests.py")
 # Of each operation with what is allowed, and as many with what is not.
@@ -34,13 +34,8 @@ HUGE: Final = (1 << 64, -(1 << 63) - 1)
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path)
-    try:
+    with managed_broker(module_path) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 @pytest.mark.parametrize(

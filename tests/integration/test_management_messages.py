@@ -10,20 +10,15 @@ from pathlib import Path
 import pika
 import pytest
 
-from tests.integration.management import ManagedBroker, quoted
+from tests.integration.management import ManagedBroker, managed_broker, quoted
 from tests.waiting import wait_until
 from vouchmq.management.resources.messages import text_of
 
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path)
-    try:
+    with managed_broker(module_path) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 def test_messages_are_shown_and_stay_as_they_are(managed: ManagedBroker) -> None:

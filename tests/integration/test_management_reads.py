@@ -9,7 +9,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from tests.integration.management import ManagedBroker, quoted
+from tests.integration.management import ManagedBroker, managed_broker, quoted
 from vouchmq.management.api.call import ANY_TAG, Route
 from vouchmq.management.resources.table import ROUTES
 
@@ -36,13 +36,8 @@ vhosts = ["/", "other"]
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
     users = [USERS.format(tag=tag, tags="" if tag == "none" else f'"{tag}"') for tag in TAGS]
     (module_path / "c.toml").write_text(CONFIGURATION + "".join(users))
-    broker = ManagedBroker(module_path, "--config", str(module_path / "c.toml"))
-    try:
+    with managed_broker(module_path, "--config", str(module_path / "c.toml")) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.integration.management import Got, ManagedBroker, quoted
+from tests.integration.management import Got, ManagedBroker, managed_broker, quoted
 from vouchmq.management.api.call import Route
 from vouchmq.management.resources.table import ROUTES
 
@@ -63,8 +63,7 @@ OPERATIONS = (
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path)
-    try:
+    with managed_broker(module_path) as broker:
         put(broker, "/vhosts/v")
         put(broker, f"/users/{USER}", {"password": USER, "tags": "management"})
         for tag in TAGS:
@@ -73,10 +72,6 @@ def managed(module_path: Path) -> Iterator[ManagedBroker]:
         for name in ("x", "y"):
             put(broker, f"/exchanges/v/{name}", {"type": "topic"})
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 def put(managed: ManagedBroker, path: str, body: object = None) -> None:

@@ -14,7 +14,7 @@ import pika
 import pika.exceptions
 import pytest
 
-from tests.integration.management import ManagedBroker, quoted
+from tests.integration.management import ManagedBroker, managed_broker, quoted
 from tests.waiting import LIMIT_S
 
 QUEUE = "/queues/%2F/q"
@@ -24,13 +24,8 @@ ADMIN = shutil.which("rabbitmqadmin") or ""
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path)
-    try:
+    with managed_broker(module_path) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 def refusal(managed: ManagedBroker, method: str, path: str, body: object) -> tuple[int, str]:

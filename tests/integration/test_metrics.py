@@ -12,7 +12,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from tests.integration.management import ManagedBroker, ask
+from tests.integration.management import ManagedBroker, ask, managed_broker
 from tests.waiting import LIMIT_S
 
 PROMTOOL = shutil.which("promtool") or ""
@@ -23,21 +23,18 @@ STRANGE = 'a"b\\c'
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path)
-    try:
-        with pika.BlockingConnection(pika.URLParameters(broker.process.url)) as connection:
-            channel = connection.channel()
-            channel.confirm_delivery()
-            for name in ("q", STRANGE):
-                channel.queue_declare(name)
-                for _ in range(3):
-                    channel.basic_publish("", name, b"x")
-            channel.basic_get("q")
-            yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
+    with (
+        managed_broker(module_path) as broker,
+        pika.BlockingConnection(pika.URLParameters(broker.process.url)) as connection,
+    ):
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for name in ("q", STRANGE):
+            channel.queue_declare(name)
+            for _ in range(3):
+                channel.basic_publish("", name, b"x")
+        channel.basic_get("q")
+        yield broker
 
 
 def samples(text: str) -> dict[tuple[str, str], float]:

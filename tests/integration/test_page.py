@@ -8,20 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.management import ManagedBroker, ask
+from tests.integration.management import ManagedBroker, ask, managed_broker
 
 PAGE = {"X-Requested-With": "vouchmq-page"}
 
 
 @pytest.fixture(scope="module")
 def managed(module_path: Path) -> Iterator[ManagedBroker]:
-    broker = ManagedBroker(module_path)
-    try:
+    with managed_broker(module_path) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 def test_the_page_and_its_files_are_served(managed: ManagedBroker) -> None:

@@ -10,7 +10,7 @@ import pika
 import pytest
 from playwright.sync_api import Browser, FilePayload, expect
 
-from tests.integration.management import ManagedBroker
+from tests.integration.management import ManagedBroker, managed_broker
 from tests.page.site import VIEWS, Visit
 from tests.waiting import LIMIT_S
 
@@ -32,13 +32,8 @@ def managed(module_path: Path) -> Iterator[ManagedBroker]:
         "bindings": [{**binding, "destination": "first", "routing_key": "order.#"}],
     }
     file.write_text(json.dumps(definitions))
-    broker = ManagedBroker(module_path, "--load-definitions", str(file))
-    try:
+    with managed_broker(module_path, "--load-definitions", str(file)) as broker:
         yield broker
-        assert broker.process.stop() == 0, broker.process.output()
-        assert broker.process.complaints() == []
-    finally:
-        broker.process.kill9()
 
 
 @pytest.fixture
