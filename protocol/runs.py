@@ -18,16 +18,13 @@ reader's frame-by-frame way finds the exact error.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from mypy_extensions import i64
 
 from vouchmq.protocol import native
 from vouchmq.protocol.native import long_at, short_at
 from vouchmq.protocol.properties import classify, classify_at
-
-if TYPE_CHECKING:
-    pass
 
 Message = tuple[bytes, bytes, int, int]
 Piece = bytes | memoryview

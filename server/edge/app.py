@@ -87,7 +87,7 @@ log = structlog.get_logger(__name__)
 
 TOKEN_OCTETS: Final = 16
 IGNORED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
-# With a shared log clients are waited for no longer: another broker waits for its turn.
+# How long clients may take to close with a shared log, where another broker waits to take over.
 CLIENTS_LIMIT_S: Final = 1.0
 # Each start of these has found another segment that is not what was written.
 MOST_STARTS: Final = 100

@@ -116,8 +116,6 @@ class Node:
         self.roles = Roles(patience, self, chance)
         self.standby = Standby(engine, mirror, subjects, self, loop, executor)
         self.is_stalled = False
-        # What the log has, as its leader was told.
-        self.committed_block = self.committed_lsn = 0
         self._name = name
         self._engine = engine
         self._mirror = mirror
@@ -333,7 +331,6 @@ class Node:
         self.roles.claimed(self._loop.time())
 
     def committed(self, block: int, lsn: int) -> None:
-        self.committed_block, self.committed_lsn = block, lsn
         leading = self._leading
         if leading is None:
             return

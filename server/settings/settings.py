@@ -447,7 +447,7 @@ class Settings:
         5.0, "Silence of the leader after which a standby takes over."
     )
     ha_rank: Annotated[int, Meta(ge=0, le=100)] = option(
-        0, "Order in which standbys try to take over: 0 first, each other half a second later."
+        0, "Order in which standbys take over: 0 tries first, each higher rank half a second later."
     )
     ha_deliver: Literal["committed", "at_once"] = option(
         "committed",

@@ -60,12 +60,12 @@ from vouchmq.store.journal.segments import (
     RetiredSegment,
 )
 from vouchmq.store.reading.index import Index, SegmentIndex
-from vouchmq.store.recovery.replay import RecoveredQueue, Remains, Replay
-from vouchmq.store.recovery.rested_segment import (
+from vouchmq.store.recovery.closed_segment import (
     LEAST_SUMMARY_BYTES,
     can_have_summary,
-    rested_segment,
+    closed_segment,
 )
+from vouchmq.store.recovery.replay import RecoveredQueue, Remains, Replay
 from vouchmq.store.recovery.scan import Extent, Verdict, list_generations, merge_gaps, read_segment
 from vouchmq.store.recovery.summary import Summary, read_summary
 from vouchmq.store.recovery.summary_check import SummaryCheck
@@ -359,7 +359,7 @@ def _replay_segments(
         own = extents[generation]
         file = disk.open(segment_name(generation))
         try:
-            segment = rested_segment(own, file.size())
+            segment = closed_segment(own, file.size())
             if generation in damaged:
                 remains[generation] = Remains()
             if generation in summary_check.trusted:

@@ -41,7 +41,7 @@ from vouchmq.store.errors import LogBroken, NoMirror, StoreError
 from vouchmq.store.journal import records
 from vouchmq.store.journal.end_mark import END_NAME
 from vouchmq.store.journal.segment import segment_name, summary_name
-from vouchmq.store.recovery.rested_segment import summarize
+from vouchmq.store.recovery.closed_segment import summarize
 from vouchmq.store.recovery.scan import list_generations
 from vouchmq.store.replication import record
 from vouchmq.store.replication.log_view import START, LogView, Position

@@ -55,7 +55,7 @@ def audited(broker: Broker, summary: str, as_json: bool) -> int:
 
     SUMMARY is `summary.json` in the directory that `vouchmq audit --out` names. `vouchmq ledger
     status` and the page show it from then on. Exit 0 on success, 1 if the broker refuses, 2 if no
-    broker uses the directory or SUMMARY is none.
+    broker uses the directory or SUMMARY is not such a file.
     """
     module = import_module("vouchmq.server.cli.running.ledger")
     code: int = module.audited(broker, summary, as_json=as_json)

@@ -77,6 +77,7 @@ class Membership:
         self._pool = ThreadPoolExecutor(1, "standby")
         self._node: Node
         self._runtime: BrokerRuntime | None = None
+        self._position: LeaderPosition | None = None
         # Something has changed that `follow`, `until_serving` or `hand_over` waits for.
         self._news = asyncio.Event()
         self._is_to_recover = False
@@ -193,7 +194,7 @@ class Membership:
     def lead(self, runtime: BrokerRuntime) -> None:
         """Recovery is over, and this broker is what it has found."""
         self._runtime = runtime
-        position = LeaderPosition(runtime.journal.disk)
+        position = self._position = LeaderPosition(runtime.journal.disk)
         self._node.lead(self, runtime.journal.chain.number - 1, position)
 
     async def until_serving(self) -> bool:
@@ -236,6 +237,8 @@ class Membership:
         """Let go of the log."""
         self._node.stop()
         self._pool.shutdown()
+        if self._position is not None:
+            self._position.close()
 
     # NodeOwner
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import corrupt, open_on, sync
 from vouchmq.store.journal.segment import segment_name, summary_name
+from vouchmq.store.recovery.closed_segment import summarize
 from vouchmq.store.recovery.recover import open_journal
-from vouchmq.store.recovery.rested_segment import summarize
 from vouchmq.store.recovery.scan import list_generations
 
 

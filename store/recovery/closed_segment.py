@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LEAST_SUMMARY_BYTES: Final = 64 * 1024 * 1024
 
 
-def rested_segment(own: Sequence[Extent], size_bytes: int) -> Segment:
+def closed_segment(own: Sequence[Extent], size_bytes: int) -> Segment:
     """Return what a segment's extents say of it; nobody writes to it any more."""
     first, last = own[0], own[-1]
     segment = Segment(first.generation, first.salt, first.first_lsn, size_bytes)
@@ -54,7 +54,7 @@ def summarize(disk: Disk, generation: int) -> bool:
         return False
     file = disk.open(name)
     try:
-        segment = rested_segment(own, file.size())
+        segment = closed_segment(own, file.size())
         summary = Summary(max(segment.size_bytes, LEAST_SUMMARY_BYTES))
         index = Replay().segment(file, own, segment, None, summary)
     finally:
