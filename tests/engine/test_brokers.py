@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -15,6 +14,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
+from tests.engine.brokers import Brokers, status
 from tests.engine.servers import MISSING, NatsServer, program, single_server, wait_until
 from tests.integration.broker_process import BrokerProcess, run_command
 from vouchmq.store.disk import FileDisk
@@ -40,38 +40,6 @@ def engine(tmp_path: Path) -> Iterator[NatsServer]:
         made.kill()
 
 
-class Brokers:
-    """Two brokers of one log; `leader` and `standby` are those of the start."""
-
-    def __init__(self, directory: Path, engine: NatsServer) -> None:
-        self.log = ("--ha-log", f"nats://127.0.0.1:{engine.ports[0]}", "--ha-stream", "orders")
-        made = run_command("ha", "create", "--replicas", "1", *self.log)
-        assert made.returncode == 0, made.stderr
-        self.leader, self.standby = (
-            self._new(directory / name, engine.monitor) for name in ("first", "second")
-        )
-
-    def _new(self, directory: Path, monitor: str) -> BrokerProcess:
-        directory.mkdir()
-        flags = [
-            *self.log,
-            *("--ha-monitors", monitor, "--ha-unsafe-log", "on", "--ha-takeover-after-s", "2"),
-            *("--node", directory.name, "--log-level", "info"),
-        ]
-        return BrokerProcess(directory, flags=flags)
-
-    def start(self) -> None:
-        """Have the first lead and the second follow it."""
-        self.leader.start()
-        self.standby.begin()
-        self.standby.wait_until(lambda: status(self.standby).get("leader") == "first")
-
-    def kill(self) -> None:
-        """End both, also one that is paused."""
-        for each in (self.leader, self.standby):
-            each.kill9()
-
-
 @pytest.fixture
 def brokers(tmp_path: Path, engine: NatsServer) -> Iterator[Brokers]:
     """Two brokers, not started."""
@@ -80,13 +48,6 @@ def brokers(tmp_path: Path, engine: NatsServer) -> Iterator[Brokers]:
         yield made
     finally:
         made.kill()
-
-
-def status(broker: BrokerProcess) -> dict[str, object]:
-    """What `vouchmq ha status` says; nothing while the broker starts."""
-    done = run_command("ha", "status", "--json", "--data-dir", str(broker.data_dir))
-    found: dict[str, object] = json.loads(done.stdout) if done.stdout else {}
-    return found
 
 
 class Publisher:

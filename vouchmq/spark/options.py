@@ -295,6 +295,11 @@ class SourceOptions:
     connect_timeout_ms: int = 10_000
     read_timeout_ms: int = 30_000
 
+    @property
+    def has_several_brokers(self) -> bool:
+        """Whether `url` names more than one: then another one may be about to take over."""
+        return "," in self.url
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Check what a user has given for reading.

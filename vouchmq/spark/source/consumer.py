@@ -24,7 +24,12 @@ from typing import Any, Final
 
 from vouchmq.kit import bulk
 from vouchmq.spark.options import SourceOptions, refuse
-from vouchmq.spark.source.data_directory import DirectoryGuard, ForeignDirectoryError, Seen
+from vouchmq.spark.source.data_directory import (
+    POSITION,
+    DirectoryGuard,
+    ForeignDirectoryError,
+    Seen,
+)
 from vouchmq.spark.source.places import SEQUENCE
 from vouchmq.spark.source.queue_channel import Portion, QueueChannel
 
@@ -54,7 +59,10 @@ class _CancelledError(Exception):
 
 
 class Barrier:
-    """Whether everything that was sent before it has certainly arrived at the broker."""
+    """Whether everything that was sent before it has certainly arrived at the broker.
+
+    Where the broker tells its position, it is on disk as well, or committed in a shared log.
+    """
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
@@ -105,7 +113,7 @@ class QueueConsumer:
         Raises:
             ConsumerError: no broker, no queue, no permission, or somebody else has it exclusively
         """
-        deadline = time.monotonic() + self._options.connect_timeout_ms / 1000
+        began = time.monotonic()
         is_told = False
         while True:
             try:
@@ -116,14 +124,22 @@ class QueueConsumer:
                 raise
             except bulk.BulkError as error:
                 self._hang_up()
-                if not is_exclusive_elsewhere(error) or time.monotonic() > deadline:
+                if time.monotonic() - began > self._patience_s(error):
                     raise ConsumerError(self._refusal(error)) from error
                 if not is_told:
-                    log.warning("vouchmq source: waiting for another query to end: %s", error)
+                    log.warning("vouchmq source: waiting: %s", self._refusal(error))
                     is_told = True
                 time.sleep(BACK_OFF_S[0])
         self._thread = threading.Thread(target=self._pump, name="vouchmq-feed", daemon=True)
         self._thread.start()
+
+    def _patience_s(self, error: bulk.BulkError) -> float:
+        """How long a start waits for this to pass."""
+        if is_exclusive_elsewhere(error):
+            return self._options.connect_timeout_ms / 1000
+        if self._options.has_several_brokers and is_passing(error):
+            return self._options.read_timeout_ms / 1000
+        return 0.0
 
     def stop(self) -> None:
         """End the thread and the connection; what is not acked goes back to the queues."""
@@ -347,8 +363,12 @@ class QueueConsumer:
 
     def _pass(self, fence: Barrier) -> None:
         if fence.generation == self.generation:
-            for queue_channel in self.queue_channels:
-                queue_channel.channel.fence()
+            if self._guard.has_identity:
+                # Of acks that have only arrived, the next leader of a shared log knows nothing.
+                self.queue_channels[0].channel.declare_passive(POSITION)
+            else:
+                for queue_channel in self.queue_channels:
+                    queue_channel.channel.fence()
             fence.is_passed = True
 
     def _look(self) -> None:

@@ -3,7 +3,9 @@
 Places and offsets are numbers that another directory gives to other messages. VouchMQ tells the
 identity of its directory when a client connects, and by the declaration of a name how much of it
 is on disk; with what a checkpoint has kept it says whether all of that is in its directory still.
-Other brokers tell nothing, and nothing is kept. Must not know what is read.
+The identity is in the journal, so brokers that share a log have the same one, and what is on disk
+is committed in the log. Other brokers tell nothing, and nothing is kept. Must not know what is
+read.
 
 Spec: DURABLE-26, DURABLE-27, DURABLE-28
 """
@@ -75,6 +77,11 @@ class DirectoryGuard:
         self._main: Any = None
         self._separate: Any = None
         self._channel: Any = None
+
+    @property
+    def has_identity(self) -> bool:
+        """Whether the broker that was connected to last tells its directory."""
+        return bool(self._identity)
 
     def close(self) -> None:
         """Close the connection that is the guard's own; the next question opens another."""

@@ -13,6 +13,7 @@ Spec: STREAM-16, STREAM-20
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ _LONG_ENOUGH_S: Final = 1.0
 # A broker that has messages and does not send them is busy reading them from its disk.
 _PATIENCE_S: Final = 10.0
 _FENCE_PAUSE_S: Final = 0.005
+# Between two questions to a broker that is away.
+AWAY_PAUSE_S: Final = 0.1
 # An offset that no stream gets to.
 _NEVER: Final = 2**62
 
@@ -49,6 +52,8 @@ _NEVER: Final = 2**62
 _AWAY: Final = frozenset({0, 320})
 
 _T = TypeVar("_T")
+
+log = logging.getLogger(__name__)
 
 
 class NotAStreamError(Exception):
@@ -101,6 +106,7 @@ class Probe:
         self._options = options
         self._guard = DirectoryGuard()
         self._connection: BulkConnection | None = None
+        self._has_connected = False
         self._watched: dict[str, int] = {}
         self._watchers: list[BulkChannel] = []
 
@@ -121,6 +127,25 @@ class Probe:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def insist(self, question: Callable[[], _T]) -> _T:
+        """An answer, asked for again while the broker is away: for `readTimeoutMs`.
+
+        A broker that was never there is not waited for, unless it may be one of several.
+
+        Raises:
+            BulkError: it is away for longer, or has refused something
+        """
+        deadline = time.monotonic() + self._options.read_timeout_ms / 1000
+        while True:
+            try:
+                return question()
+            except BulkError as error:
+                is_awaited = self._has_connected or self._options.has_several_brokers
+                if not (is_awaited and is_away(error)) or time.monotonic() > deadline:
+                    raise
+                log.warning("%s; waiting for it", error)
+            time.sleep(AWAY_PAUSE_S)
 
     def newest(self, queue: str) -> Tail:
         """The end of a stream as it was when asked, or later.
@@ -214,6 +239,7 @@ class Probe:
                 connection.close()
                 raise
             self._connection = connection
+            self._has_connected = True
         return self._connection
 
 

@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -84,7 +85,7 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @sentence_only()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins: `startingOffsets`."""
-        return offset_of(starting_positions(self._probe, self._options))
+        return offset_of(self._probe.insist(lambda: starting_positions(self._probe, self._options)))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """At most `maxMessagesPerTrigger` messages in a batch."""
@@ -93,7 +94,7 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @sentence_only()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is all that this run reads."""
-        self._look()
+        self._probe.insist(self._look)
         self._target = dict(self._tails)
 
     @sentence_only()
@@ -116,7 +117,7 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = self._checked(positions, tails, ids)
         ends = admit(positions, tails, self._limit(limit))
         if ends != self._positions(start) or any(map(self._is_another(ids), ends)):
-            at = self._probe.position()
+            at = self._probe.insist(self._probe.position)
             return offset_of(ends, {**ids, **self._ids}, at.as_json() if at else None)
         if self._target is None:
             # Consumers at the ends of the streams, for the next call.
@@ -142,7 +143,7 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         unseen = {queue for queue, stop in stops.items() if stop > self._tails.get(queue, -1)}
         if unseen:
             # A batch of an earlier process: the stream may have become another one since.
-            self._look()
+            self._probe.insist(self._look)
             stops = self._checked(stops, self._tails, ids_of(end))
         known, now = ids_of(start), ids_of(end)
         starts = {
@@ -214,7 +215,8 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = positions_of(start, self._options.queues)
         for queue in self._options.queues:
             if queue not in known and queue not in self._joined:
-                self._joined[queue] = self._probe.oldest(queue) or 0
+                oldest = partial(self._probe.oldest, queue)
+                self._joined[queue] = self._probe.insist(oldest) or 0
         return {
             queue: known.get(queue, self._joined.get(queue, 0)) for queue in self._options.queues
         }
@@ -271,10 +273,15 @@ class StreamBatchReader(DataSourceReader):
             OptionError: they lie beyond the end of a stream, or in the wrong order
             DataLossError: `startingOffsets` are numbers that are gone, and `failOnDataLoss` is set
         """
-        with Probe(self._options) as probe:
-            starts = starting_positions(probe, self._options)
-            stops = ending_positions(probe, self._options)
-            at = probe.position()
+        options = self._options
+        with Probe(options) as probe:
+            starts, stops, at = probe.insist(
+                lambda: (
+                    starting_positions(probe, options),
+                    ending_positions(probe, options),
+                    probe.position(),
+                )
+            )
         for queue, start in starts.items():
             if start > stops[queue]:
                 refuse(
