@@ -3,6 +3,7 @@
     start ─▶ one server after the other until one accepts ─▶ up
     lost, silent, stopping ─▶ the next one
     request ─▶ its own reply subject ─▶ answers, or failed: once, and never both
+    listen ─▶ plain messages of others, `tell` ─▶ to others: any of them may get lost
 
 A request is sent once. When its connection is lost, or when it is too old, it has failed, and
 whoever asked decides what follows: only that one knows what a second request would do. The limit is
@@ -83,6 +84,7 @@ class Client:
         self._connection: Connection | None = None
         self._requests: dict[int, _Request] = {}
         self._last_request = 0
+        self._listeners: dict[str, Callable[[bytes], None]] = {}
         self._failed_servers = 0
         self._delay_s = FIRST_DELAY_S
         self._timer: asyncio.TimerHandle | None = None
@@ -159,6 +161,18 @@ class Client:
             self._look = self._loop.call_later(LOOK_S, self._look_at_ages)
         return number
 
+    def listen(self, subject: str, heard: Callable[[bytes], None]) -> None:
+        """Have the messages of a subject passed on, also over later connections."""
+        is_new = subject not in self._listeners
+        self._listeners[subject] = heard
+        if is_new and self._connection is not None:
+            self._connection.subscribe(subject)
+
+    def tell(self, subject: str, payload: bytes) -> None:
+        """Send a message to whoever listens; without a connection nobody gets it."""
+        if self._connection is not None and self._connection.is_open:
+            self._connection.publish(subject, "", b"", [payload])
+
     def forget(self, number: int) -> None:
         """Nobody waits for this request any more."""
         self._requests.pop(number, None)
@@ -175,7 +189,11 @@ class Client:
         self._went_up()
 
     def received(self, message: Message) -> None:
-        """Pass an answer to who waits for it, if anybody does."""
+        """Pass an answer to who waits for it, if anybody does, and others to who listens."""
+        heard = self._listeners.get(message.subject)
+        if heard is not None:
+            heard(message.payload)
+            return
         last = message.subject.rpartition(".")[2]
         request = self._requests.get(int(last)) if last.isdigit() else None
         if request is not None and request.answered(message):
@@ -213,8 +231,8 @@ class Client:
     def _connect(self) -> None:
         self._timer = None
         server = self._servers[self._next]
-        inbox = f"{self._inbox}.*"
-        self._connection = Connection(server, self._options, inbox, self, self._loop)
+        subjects = [f"{self._inbox}.*", *self._listeners]
+        self._connection = Connection(server, self._options, subjects, self, self._loop)
         self._connection.start()
 
     # Ages

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 HANDSHAKE_LIMIT_S: Final = 2.0
 # A server that takes no more than this is not sent any more.
 UNSENT_BYTES: Final = 64 * 1024 * 1024
-SUBSCRIPTION: Final = 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Owner(Protocol):
         """The server has accepted this client."""
 
     def received(self, message: nats.Message) -> None:
-        """A message of the subscription."""
+        """A message of a subscription."""
 
     def leaving(self) -> None:
         """The server asks its clients to go elsewhere: it is about to stop."""
@@ -71,7 +70,7 @@ class Connection(asyncio.Protocol):
     Args:
         server: where to
         options: see there
-        inbox: the subject pattern that is subscribed to
+        subjects: those that are subscribed to, or patterns of them
         owner: is told what happens
         loop: the running event loop
     """
@@ -80,7 +79,7 @@ class Connection(asyncio.Protocol):
         self,
         server: Server,
         options: Options,
-        inbox: str,
+        subjects: Sequence[str],
         owner: Owner,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -89,7 +88,7 @@ class Connection(asyncio.Protocol):
         # Counts what has come: one whose count stands still may be dead.
         self.received_count = 0
         self._options = options
-        self._inbox = inbox
+        self._subjects = list(subjects)
         self._owner = owner
         self._loop = loop
         self._parser = nats.Parser()
@@ -97,6 +96,7 @@ class Connection(asyncio.Protocol):
         self._task: asyncio.Task[Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_greeted = False
+        self._is_subscribed = False
         self._is_open = False
         self._is_closed = False
         self._last_error = ""
@@ -132,6 +132,12 @@ class Connection(asyncio.Protocol):
         if transport.get_write_buffer_size() > UNSENT_BYTES:
             # Later: whoever publishes is not told of the end in the middle of that.
             self._loop.call_soon(self.close, "it does not read what it is sent")
+
+    def subscribe(self, subject: str) -> None:
+        """Have the messages of one more subject sent."""
+        self._subjects.append(subject)
+        if self._is_subscribed:
+            self._write(nats.subscribe(subject, len(self._subjects)))
 
     def ping(self) -> None:
         """Have the server send something."""
@@ -239,7 +245,9 @@ class Connection(asyncio.Protocol):
         if not self.info.get("headers"):
             self.close("it has no headers: the log needs nats-server 2.14 or later")
             return
-        self._write(nats.connect(fields) + nats.subscribe(self._inbox, SUBSCRIPTION) + nats.PING)
+        self._is_subscribed = True
+        wanted = (nats.subscribe(each, number) for number, each in enumerate(self._subjects, 1))
+        self._write(b"".join((nats.connect(fields), *wanted, nats.PING)))
 
     def _on_pong(self) -> None:
         if self._is_open or not self._is_greeted:

@@ -189,6 +189,16 @@ class NatsLog:
             limit_s=PURGE_LIMIT_S,
         )
 
+    # Beside the log
+
+    def listen(self, subject: str, heard: Callable[[bytes], None]) -> None:
+        """Pass on plain messages, which are not in the log and may get lost."""
+        self.client.listen(subject, heard)
+
+    def tell(self, subject: str, payload: bytes) -> None:
+        """Send such a message."""
+        self.client.tell(subject, payload)
+
     # The client's calls
 
     def _went_up(self) -> None:

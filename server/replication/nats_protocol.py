@@ -192,14 +192,14 @@ def publish(
 
     Args:
         subject: where to
-        reply: the subject of the answer
+        reply: the subject of the answer; with headers it is needed, else it may be empty
         headers: lines of `Name: value`, each with its CRLF; empty for none
         payload: parts that are the content when joined
     """
     size = sum(map(len, payload))
     if not headers:
-        begin = b"PUB %s %s %d\r\n" % (subject.encode(), reply.encode(), size)
-        return [begin, *payload, CRLF]
+        names = f"{subject} {reply}" if reply else subject
+        return [b"PUB %s %d\r\n" % (names.encode(), size), *payload, CRLF]
     header = b"%b\r\n%b\r\n" % (HEADER_LINE, headers)
     line = b"HPUB %s %s %d %d\r\n" % (
         *(subject.encode(), reply.encode()),

@@ -8,8 +8,9 @@ What holds: there is one writer from a claim to its end, and until then whoever 
 standby. What the log commits is told to the leading broker only, which is there when recovery is
 over; recovery happens within one call, so nothing is committed meanwhile without being told.
 
-The writer is the journal's tap itself: each block costs one call. Must not know how a broker is
-started, nor sockets.
+The writer is the journal's tap itself: each block costs one call. Beside the log standbys report to
+the leader where they are (`reports.py`), of which nothing takes part in what was said above. Must
+not know how a broker is started, nor sockets.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from vouchmq.server.replication.reports import Report, Topics, encode
 from vouchmq.server.replication.roles import Patience, Role, Roles
 from vouchmq.server.replication.standby import Standby
+from vouchmq.server.replication.standbys import Standbys
 from vouchmq.store.replication import record
 from vouchmq.store.replication.log_writer import LogWriter
 
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from vouchmq.server.replication.log import NatsLog
+    from vouchmq.server.replication.standby import Progress
     from vouchmq.store.replication.leader_position import LeaderPosition
     from vouchmq.store.replication.log_view import Position
     from vouchmq.store.replication.mirror import Mirror
@@ -39,10 +43,14 @@ log = structlog.get_logger(__name__)
 TICK_S: Final = 0.25
 # The writer's own look at the age of a record, in ticks.
 WRITER_TICKS: Final = 8
+# Between two reports of a standby, and between two looks at who has reported.
+REPORT_TICKS: Final = 4
 # Between two writes of a leader's position.
 POSITION_TICKS: Final = 20
 # So long nothing may be committed until publishers are blocked.
 STALLED_S: Final = 2.0
+# A standby that has had all of the log so lately may take over.
+CAUGHT_UP_S: Final = 5.0
 
 
 class Leading(Protocol):
@@ -62,6 +70,13 @@ class Leading(Protocol):
     @property
     def sync_count(self) -> int:
         """How many have ended."""
+
+    @property
+    def segment_bytes(self) -> int:
+        """Size of a segment of the journal."""
+
+    def bytes_behind(self, generation: int, offset: int) -> int:
+        """How much of the journal was written behind a place."""
 
     def stalled(self, *, is_stalled: bool) -> None:
         """The log has committed nothing for a while, or does so again."""
@@ -91,6 +106,7 @@ class Node:
         engine: the log; the node starts and stops it
         mirror: the data directory
         subjects: of the log
+        topics: subjects beside the log
         owner: starts and ends the broker
         loop: the running event loop
         executor: does the standby's work on files
@@ -105,6 +121,7 @@ class Node:
         engine: NatsLog,
         mirror: Mirror,
         subjects: Subjects,
+        topics: Topics,
         owner: NodeOwner,
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
@@ -120,6 +137,9 @@ class Node:
         self._engine = engine
         self._mirror = mirror
         self._subjects = subjects
+        self._topics = topics
+        # Those that are heard, while this node leads.
+        self._standbys: Standbys | None = None
         self._owner = owner
         self._loop = loop
         self._random_bytes = random_bytes
@@ -135,6 +155,7 @@ class Node:
         self._is_sync_slow = False
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._started_at = 0.0
 
     @property
     def tap(self) -> LogWriter:
@@ -169,6 +190,7 @@ class Node:
 
     def start(self) -> None:
         """Follow the log."""
+        self._started_at = self._loop.time()
         self._engine.start(self)
         self.standby.follow()
         self._tick()
@@ -184,6 +206,8 @@ class Node:
         self._leading = leading
         self._position = position
         self._recovered_block = recovered_block
+        self._standbys = Standbys((self.standby.progress.log_id or b"").hex(), self._loop.time())
+        self._engine.listen(self._topics.reports, self._reported)
         self.tap.request()
 
     def is_all_committed(self) -> bool:
@@ -195,6 +219,8 @@ class Node:
         now = self._loop.time()
         self._timer = self._loop.call_later(TICK_S, self._tick)
         self._ticks += 1
+        if not self._ticks % REPORT_TICKS:
+            self._look_at_reports(now)
         writer = self._writer
         if writer is not None:
             if writer.at.number != self._known_number or not writer.is_under_way:
@@ -208,6 +234,60 @@ class Node:
             if not self._ticks % POSITION_TICKS:
                 self._write_position(self._leading)
         self.roles.tick(now)
+
+    # Reports
+
+    @property
+    def standbys(self) -> list[dict[str, object]]:
+        """The standbys that this node hears, when it leads."""
+        return self._standbys.facts(self._loop.time()) if self._standbys is not None else []
+
+    def _look_at_reports(self, now: float) -> None:
+        if self._standbys is not None:
+            self._standbys.look(now)
+        elif self.roles.role is Role.STANDBY and self.standby.progress.log_id is not None:
+            report = self._report(now, self.standby.progress, self.standby.progress.log_id)
+            self._engine.tell(self._topics.reports, encode(report))
+
+    def _report(self, now: float, progress: Progress, log_id: bytes) -> Report:
+        at, synced = progress.at, progress.synced
+        caught_up_at = progress.caught_up_at
+        age_s = now - (self._started_at if caught_up_at is None else caught_up_at)
+        has_log = caught_up_at is not None and age_s <= CAUGHT_UP_S and not self.roles.trouble
+        return Report(
+            log=log_id.hex(),
+            node=self._name,
+            epoch=at.epoch,
+            sequence=at.sequence,
+            generation=at.generation,
+            offset=at.offset,
+            synced_sequence=synced.sequence,
+            synced_number=synced.number,
+            synced_checksum=synced.checksum,
+            synced_lsn=synced.lsn,
+            is_whole=progress.is_whole,
+            can_take_over=has_log and progress.is_whole,
+            lag=progress.lag,
+            lag_s=age_s,
+        )
+
+    def _reported(self, payload: bytes) -> None:
+        """A standby has told where it is, or somebody else has said something."""
+        standbys, leading = self._standbys, self._leading
+        if standbys is None or leading is None or self.roles.role is not Role.LEADER:
+            return
+        report = standbys.parse(payload)
+        if report is None:
+            return
+        now = self._loop.time()
+        behind = leading.bytes_behind(report.generation, report.offset)
+        standbys.heard(
+            now,
+            report,
+            lag_bytes=max(0, behind - self.waiting_bytes),
+            segment_bytes=leading.segment_bytes,
+        )
+        self.roles.standby_heard(now, report.node, can_take_over=report.can_take_over)
 
     def _look_at_sync(self, now: float, leading: Leading) -> None:
         """A sync that is under way at two looks takes long."""

@@ -15,8 +15,9 @@ here. What is decided here is when to try, and that costs or saves time.
   one wins, and the other reads on.
 - **A leader's beat** says that its disk works, too: none is sent while a sync hangs. Somebody else
   takes over then, instead of a log with a leader that cannot confirm anything.
-- **A leader steps down** when nothing has been committed for long although another node could: its
-  records may arrive while answers do not, which looks healthy to everybody else.
+- **A leader steps down** when nothing has been committed for long although another node could: a
+  standby that has been heard before is not heard any more, or says that the log answers it. Where
+  the log answers nobody, all standbys say so, and the leader and its clients wait for it.
 
 Times are seconds of any clock that only goes forward. Must not know how records look.
 """
@@ -41,6 +42,8 @@ RANK_STEP_S: Final = 0.5
 MOST_DOUBLINGS: Final = 6
 # A standby that was heard so long ago still counts as one.
 STANDBY_S: Final = 60.0
+# One that was not heard for so long may be where the log answers.
+UNHEARD_S: Final = 5.0
 
 
 class Role(Enum):
@@ -119,7 +122,8 @@ class Roles:
         self._appended_at = 0.0
         self._uncommitted_since: float | None = None
         self._syncing_since: float | None = None
-        self._standby_heard_at: float | None = None
+        # When each standby was heard last, and whether the log answered it then.
+        self._standbys: dict[str, tuple[float, bool]] = {}
         self._is_handing_over = False
 
     # A standby
@@ -208,9 +212,12 @@ class Roles:
         """It has ended well."""
         self._syncing_since = None
 
-    def standby_heard(self, now: float) -> None:
-        """A standby has told where it is."""
-        self._standby_heard_at = now
+    def standby_heard(self, now: float, name: str, *, can_take_over: bool) -> None:
+        """A standby has told where it is, and whether it has the log and the log answers it."""
+        since = now if self._uncommitted_since is None else self._uncommitted_since
+        known = self._standbys.items()
+        self._standbys = {each: f for each, f in known if since - f[0] <= STANDBY_S}
+        self._standbys[name] = (now, can_take_over)
 
     def tick(self, now: float) -> None:
         """Look at the clock: to be called several times a second."""
@@ -229,13 +236,13 @@ class Roles:
 
     def _is_cut_off(self, now: float) -> bool:
         since = self._uncommitted_since
-        heard_at = self._standby_heard_at
-        return (
-            since is not None
-            and now - since >= self._patience.stepdown_after_s
-            and heard_at is not None
+        if since is None or now - since < self._patience.stepdown_after_s:
+            return False
+        return any(
+            since - heard_at <= STANDBY_S
             # Whoever is cut off does not hear others either.
-            and since - heard_at <= STANDBY_S
+            and (can_take_over or now - heard_at > UNHEARD_S)
+            for heard_at, can_take_over in self._standbys.values()
         )
 
     def _has_slow_sync(self, now: float) -> bool:

@@ -109,7 +109,9 @@ class Progress:
         at: up to where the log was read and applied
         damaged: generations of segments that are to be read again
         end: the sequence with which the log ended when that was asked last
-        synced_sequence: up to where all is synced
+        synced: up to where all is synced, and the directory says so
+        log_id: of the log, once that is known
+        is_whole: nothing of what was applied is damaged or missing
         caught_up_at: when the log was applied to its end last; None before
         heard_at: when a record of a leader was applied last
         leader: who has made the last claim that was read; empty if none was since the start
@@ -122,7 +124,9 @@ class Progress:
     at: Position
     damaged: tuple[int, ...]
     end: int
-    synced_sequence: int
+    synced: Position
+    log_id: bytes | None = None
+    is_whole: bool = False
     caught_up_at: float | None = None
     heard_at: float | None = None
     leader: str = ""
@@ -135,6 +139,11 @@ class Progress:
     def lag(self) -> int:
         """How many messages of the log are not applied."""
         return max(0, self.end - self.at.sequence)
+
+    @property
+    def synced_sequence(self) -> int:
+        """Up to which message of the log all is synced."""
+        return self.synced.sequence
 
 
 class _Jobs:
@@ -248,7 +257,7 @@ class Standby:
         self._then: tuple[Callable[[], None], bool] | None = None
         # Copied from the mirror between two jobs, so that it may be read at any time.
         at = mirror.at
-        self.progress = Progress(at, tuple(mirror.damaged), at.sequence, at.sequence)
+        self.progress = Progress(at, tuple(mirror.damaged), at.sequence, mirror.synced)
 
     # What the node asks for.
 
@@ -397,6 +406,9 @@ class Standby:
         progress.is_handed_over = mirror.last_kind == record.HANDOVER
         progress.is_complete = mirror.is_complete
         progress.damaged = tuple(mirror.damaged)
+        progress.synced = mirror.synced
+        progress.log_id = mirror.view.log_id
+        progress.is_whole = not mirror.damaged and not mirror.view.jumps
 
     def _applied(self, number: int, size: int, _: None) -> None:
         now = self._loop.time()
@@ -421,7 +433,6 @@ class Standby:
     def _synced(self, _: None) -> None:
         self._is_dirty = self._is_sync_due = False
         self._unsynced_bytes = 0
-        self.progress.synced_sequence = self.progress.at.sequence
 
     def _healed(self, is_whole: bool) -> None:
         generation, self._healing = self._healing, 0

@@ -164,6 +164,17 @@ class SegmentChain:
             for each in every
         )
 
+    def bytes_behind(self, generation: int, offset: int) -> int:
+        """Return how much has been written behind a place, in segments that count."""
+        size = 0
+        for segment in reversed(self._segments):
+            if segment.generation <= generation:
+                if segment.generation == generation:
+                    size += max(0, segment.offset - offset)
+                break
+            size += segment.offset
+        return size
+
     @property
     def has_retired(self) -> bool:
         """Whether files wait to be removed."""

@@ -131,6 +131,11 @@ class Mirror:
         return self.view.at
 
     @property
+    def synced(self) -> Position:
+        """Up to where this directory says that it has everything, after any crash."""
+        return self._position.at or START
+
+    @property
     def next_sequence(self) -> int:
         """From where on the log has to be read; at first with the record that is here already."""
         return self.at.sequence + (1 if self._is_proven else 0)

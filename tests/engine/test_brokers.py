@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import cast
 
 import pika
 import pytest
@@ -142,6 +143,46 @@ def test_a_standby_has_all_that_a_killed_leader_has_confirmed(brokers: Brokers) 
     assert set(publisher.confirmed) <= set(bodies) <= set(publisher.published)
     assert [body for body, is_again in found if is_again] == sorted(seen, key=int)
     assert status(brokers.standby)["epoch"] == 2
+
+
+def standbys(broker: BrokerProcess) -> list[dict[str, object]]:
+    """Those that a leader hears."""
+    found = status(broker).get("standbys", [])
+    assert isinstance(found, list)
+    return found
+
+
+def test_a_leader_hears_where_its_standby_is(brokers: Brokers) -> None:
+    brokers.start()
+    declare(brokers.leader)
+    publisher = Publisher(brokers.leader, lambda _: None)
+    publisher.wait(50)
+    publisher.is_to_end = True
+    publisher.join()
+
+    def has_all() -> bool:
+        return any(each["can_take_over"] and not each["lag_bytes"] for each in standbys(leader))
+
+    leader = brokers.leader
+    leader.wait_until(has_all)
+    [found] = standbys(leader)
+    assert (found["node"], found["epoch"], found["lag"]) == ("second", 1, 0)
+    said = run_command("ha", "status", "--data-dir", str(leader.data_dir))
+    assert said.returncode == 0
+    assert (
+        "standby:              second, can take over, 0 records and 0 bytes behind" in said.stdout
+    )
+    assert "standbys" not in status(brokers.standby)
+    os.kill(brokers.standby.pid, signal.SIGSTOP)
+    publisher = Publisher(leader, lambda _: None)
+    publisher.wait(50)
+    publisher.is_to_end = True
+    publisher.join()
+    before = standbys(leader)[0]
+    os.kill(brokers.standby.pid, signal.SIGCONT)
+    leader.wait_until(
+        lambda: cast("int", standbys(leader)[0]["sequence"]) > cast("int", before["sequence"]) + 20
+    )
 
 
 def test_a_leader_that_was_replaced_confirms_nothing_and_begins_again(brokers: Brokers) -> None:

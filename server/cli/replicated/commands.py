@@ -104,7 +104,8 @@ def create(replicas: int, max_bytes: int, as_json: bool, settings: Settings) -> 
 @json_option
 @local_broker_options
 def status(broker: Broker, as_json: bool) -> int:
-    """Show the role of the broker that runs on a data directory, and how far it has the log.
+    """Show the role of the broker that runs on a data directory, how far it has the log, and, if it
+    leads, the standbys that it hears.
 
     Exit 0 if it leads or can take over, 1 if it cannot.
     """
@@ -116,6 +117,8 @@ def status(broker: Broker, as_json: bool) -> int:
         for name, text in FACTS.items():
             if name in facts and facts[name] != "":
                 click.echo(f"{text + ':':<22}{_shown(facts[name])}")
+        for each in facts.get("standbys", ()):
+            click.echo(f"{'standby:':<22}{_standby(each)}")
     is_well = facts.get("is_serving") or facts.get("is_complete")
     return 0 if is_well and not facts.get("trouble") else 1
 
@@ -133,6 +136,15 @@ def handover(broker: Broker, as_json: bool) -> int:
     broker.ask("ha handover")
     click.echo(json.dumps({"ok": True}) if as_json else "handing over")
     return 0
+
+
+def _standby(facts: dict[str, Any]) -> str:
+    """One line about a standby that the leader hears."""
+    can = "can" if facts["can_take_over"] else "cannot"
+    return (
+        f"{facts['node']}, {can} take over, {facts['lag']} records and {facts['lag_bytes']} bytes"
+        f" behind, synced up to record {facts['synced_sequence']}"
+    )
 
 
 def _shown(value: object) -> str:

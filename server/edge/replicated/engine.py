@@ -28,6 +28,7 @@ from vouchmq.server.replication.credentials import (
 from vouchmq.server.replication.jetstream import API, JetStreamError
 from vouchmq.server.replication.log import NatsLog
 from vouchmq.server.replication.monitoring import MonitoringError, ServerReport
+from vouchmq.server.replication.reports import Topics
 from vouchmq.server.replication.settings_check import (
     server_faults,
     stream_faults,
@@ -66,8 +67,13 @@ class Engine:
         return Subjects(self.stream)
 
     @property
+    def topics(self) -> Topics:
+        """Those beside it."""
+        return Topics(self.stream)
+
+    @property
     def pattern(self) -> str:
-        """All of them."""
+        """All subjects of its records."""
         return f"vq.{self.stream}.>"
 
     def log(self, loop: asyncio.AbstractEventLoop) -> NatsLog:

@@ -105,6 +105,7 @@ class Membership:
             self._engine.log(loop),
             Mirror(disk),
             self._engine.subjects,
+            self._engine.topics,
             self,
             loop,
             self._pool,
@@ -292,6 +293,15 @@ class Membership:
         """See `Leading`."""
         return self._runtime.commit.counters.syncs if self._runtime is not None else 0
 
+    @property
+    def segment_bytes(self) -> int:
+        """See `Leading`."""
+        return self._settings.segment_size_bytes
+
+    def bytes_behind(self, generation: int, offset: int) -> int:
+        runtime = self._runtime
+        return runtime.journal.chain.bytes_behind(generation, offset) if runtime is not None else 0
+
     def stalled(self, *, is_stalled: bool) -> None:
         if self._runtime is not None:
             self._runtime.alarms.log_stalled(is_stalled=is_stalled)
@@ -321,6 +331,7 @@ class Membership:
         if is_leader:
             facts["is_serving"] = node.roles.is_serving
             facts["uncommitted_bytes"] = node.waiting_bytes
+            facts["standbys"] = node.standbys
         else:
             facts["leader"] = progress.leader
             facts["lag"] = progress.lag

@@ -49,6 +49,7 @@ class ScriptedServer:
         self.connections = 0
         self.greetings: list[dict[str, Any]] = []
         self.asked: list[str] = []
+        self.subscriptions: list[str] = []
         self.replies: list[str] = []
         self.writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server
@@ -112,13 +113,16 @@ class ScriptedServer:
                 if self.error:
                     writer.write(b"-ERR '%b'\r\n" % self.error.encode())
                     writer.close()
+            case b"SUB":
+                self.subscriptions.append(words[1].decode())
             case b"PING":
                 if self.answers_pings:
                     writer.write(b"PONG\r\n")
             case b"PUB" | b"HPUB":
                 header_bytes = int(words[3]) if words[0] == b"HPUB" else 0
                 content = (await reader.readexactly(int(words[-1]) + 2))[:-2]
-                subject, reply = words[1].decode(), words[2].decode()
+                has_reply = words[0] == b"HPUB" or len(words) == 4
+                subject, reply = words[1].decode(), words[2].decode() if has_reply else ""
                 self.asked.append(subject)
                 self.replies.append(reply)
                 header, payload = content[:header_bytes], content[header_bytes:]

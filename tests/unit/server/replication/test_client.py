@@ -263,3 +263,26 @@ async def test_a_client_that_stops_fails_its_requests() -> None:
         client.stop()
         assert told.lines[-1].startswith("silent failed")
         assert server.connections == 1
+
+
+async def test_plain_messages_are_passed_on_over_each_connection() -> None:
+    heard: list[bytes] = []
+    told = Told()
+    async with ScriptedServer(echo) as server, connected([server.address], told) as client:
+        client.tell("others", b"lost, as there is no connection yet")
+        client.listen("news", heard.append)
+        await told.wait_for("up")
+        server.send(b"MSG news 2 1\r\nx\r\n")
+        await until(lambda: heard == [b"x"])
+        client.listen("more", heard.append)
+        client.listen("more", heard.append)
+        ask(client, told, "one")
+        await told.wait_for("one answered")
+        assert server.subscriptions[1:] == ["news", "more"]
+        client.tell("others", b"from here")
+        await until(lambda: "others" in server.asked)
+        server.drop()
+        await until(lambda: server.connections == 2 and client.is_up)
+        server.send(b"MSG more 3 1\r\ny\r\n")
+        await until(lambda: heard == [b"x", b"y"])
+        assert server.subscriptions[4:] == ["news", "more"]

@@ -91,6 +91,7 @@ def test_what_is_not_nats_is_refused(wrong: bytes) -> None:
 
 def test_a_message_without_headers() -> None:
     assert b"".join(nats.publish("a.b", "in.1", b"", [b"xy", b"z"])) == b"PUB a.b in.1 3\r\nxyz\r\n"
+    assert b"".join(nats.publish("a.b", "", b"", [b"xyz"])) == b"PUB a.b 3\r\nxyz\r\n"
 
 
 def test_a_message_with_headers() -> None:

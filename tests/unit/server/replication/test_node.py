@@ -7,10 +7,13 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
+import msgspec
+
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.replication.scripted_server import until
 from vouchmq.server.replication.log import NatsLog
 from vouchmq.server.replication.node import Node
+from vouchmq.server.replication.reports import Report, Topics, encode, parse_report
 from vouchmq.server.replication.roles import Patience
 from vouchmq.store.replication import record
 from vouchmq.store.replication.leader_position import LeaderPosition
@@ -21,6 +24,7 @@ from vouchmq.store.replication.record import Record, RecordHeader, Subjects
 
 LOG_ID = b"0123456789abcdef"
 SUBJECTS = Subjects("t")
+TOPICS = Topics("t")
 
 
 class ModelEngine:
@@ -30,6 +34,8 @@ class ModelEngine:
 
     def __init__(self) -> None:
         self.messages = [record.origin(LOG_ID)]
+        self.told: list[tuple[str, bytes]] = []
+        self.heard: dict[str, Callable[[bytes], None]] = {}
         self.answers: LogAnswers
         self._loop = asyncio.get_running_loop()
 
@@ -57,6 +63,12 @@ class ModelEngine:
 
     def resume_reading(self) -> None:
         pass
+
+    def listen(self, subject: str, heard: Callable[[bytes], None]) -> None:
+        self.heard[subject] = heard
+
+    def tell(self, subject: str, payload: bytes) -> None:
+        self.told.append((subject, payload))
 
     def purge(self, subject: str) -> None:
         raise AssertionError(f"nothing is gone: {subject}")
@@ -92,8 +104,9 @@ class Process:
     is_syncing = False
     sync_count = 0
     safe_block = 0
+    segment_bytes = 1000
 
-    def __init__(self) -> None:
+    def __init__(self, takeover_after_s: float = 0.0) -> None:
         self.disk = SimDisk(1)
         self.engine = ModelEngine()
         self.said: list[str] = []
@@ -104,10 +117,11 @@ class Process:
             cast("NatsLog", self.engine),
             Mirror(self.disk),
             SUBJECTS,
+            TOPICS,
             self,
             asyncio.get_running_loop(),
             self.pool,
-            patience=Patience(takeover_after_s=0.0),
+            patience=Patience(takeover_after_s),
             chance=lambda: 0.0,
             random_bytes=bytes,
         )
@@ -134,15 +148,20 @@ class Process:
     def committed(self, block: int, lsn: int) -> None:
         self.commits.append((block, lsn))
 
+    def bytes_behind(self, generation: int, offset: int) -> int:
+        return 5000 - 1000 * generation - offset
+
     def stalled(self, *, is_stalled: bool) -> None:
         raise AssertionError(f"the log answers: {is_stalled}")
 
 
-def run(test: Callable[[Process], Coroutine[Any, Any, None]]) -> Process:
+def run(
+    test: Callable[[Process], Coroutine[Any, Any, None]], takeover_after_s: float = 0.0
+) -> Process:
     """Run a test with a process that follows the log."""
 
     async def follow() -> Process:
-        process = Process()
+        process = Process(takeover_after_s)
         process.node.start()
         try:
             await test(process)
@@ -231,3 +250,77 @@ def test_a_log_that_has_lost_something_ends_the_process() -> None:
     process = run(lose)
     assert process.said[-1].startswith("fail: message ")
     assert "serve" not in process.said
+
+
+def test_a_standby_reports_where_it_is() -> None:
+    async def report(process: Process) -> None:
+        process.engine.add_claim("n2")
+        await until(lambda: len(process.engine.told) > 1)
+
+    process = run(report, takeover_after_s=3600.0)
+    reports = [(subject, parse_report(raw, LOG_ID.hex())) for subject, raw in process.engine.told]
+    subject, last = reports[-1]
+    assert subject == "vqnodes.t.reports"
+    assert (last.node, last.epoch, last.sequence, last.lag) == ("n1", 1, 2, 0)
+    assert last.can_take_over
+    assert (last.synced_number, last.synced_checksum) == (
+        last.synced_sequence - 1,
+        process.engine.records()[last.synced_number].checksum,
+    )
+
+
+def a_report(**changes: object) -> Report:
+    """What another node might say."""
+    facts: dict[str, object] = {
+        "log": LOG_ID.hex(),
+        "node": "n2",
+        "epoch": 1,
+        "sequence": 3,
+        "generation": 4,
+        "offset": 10,
+        "synced_sequence": 2,
+        "synced_number": 1,
+        "synced_checksum": 7,
+        "synced_lsn": 1,
+        "is_whole": True,
+        "can_take_over": True,
+        "lag": 1,
+        "lag_s": 0.5,
+    }
+    return msgspec.convert({**facts, **changes}, Report)
+
+
+def test_a_leader_knows_the_standbys_that_it_hears() -> None:
+    async def hear(process: Process) -> None:
+        await serves(process)
+        heard = process.engine.heard[TOPICS.reports]
+        heard(encode(a_report()))
+        heard(b"no report")
+        heard(encode(a_report(node="n3", log="00" * 16)))
+        [found] = process.node.standbys
+        assert 0 <= cast("float", found.pop("heard_s")) < 60
+        assert found == {
+            "node": "n2",
+            "epoch": 1,
+            "sequence": 3,
+            "synced_sequence": 2,
+            "synced_lsn": 1,
+            "lag": 1,
+            "lag_bytes": 990,
+            "lag_s": 0.5,
+            "can_take_over": True,
+        }
+
+    process = run(hear)
+    assert process.engine.told == []
+
+
+def test_what_is_reported_after_the_end_of_a_lead_is_nobody_s() -> None:
+    async def end(process: Process) -> None:
+        await serves(process)
+        assert process.node.roles.hand_over()
+        await until(lambda: len(process.said) > 2)
+        process.engine.heard[TOPICS.reports](encode(a_report()))
+        assert process.node.standbys == []
+
+    run(end)

@@ -210,7 +210,7 @@ def test_a_leader_whose_sync_hangs_does_not_beat() -> None:
 def test_a_leader_that_commits_nothing_steps_down_for_others() -> None:
     node = Node()
     node.lead()
-    node.roles.standby_heard(node.now)
+    node.roles.standby_heard(node.now, "b", can_take_over=True)
     node.roles.appended(node.now)
     node.tick(59.0)
     assert not [what for what in node.done if what != "beat"]
@@ -225,18 +225,53 @@ def test_a_leader_by_itself_does_not_step_down(heard_before_s: float | None) -> 
     node = Node()
     node.lead()
     if heard_before_s is not None:
-        node.roles.standby_heard(node.now)
+        node.roles.standby_heard(node.now, "b", can_take_over=True)
         node.now += heard_before_s
     node.roles.appended(node.now)
     node.tick(600.0)
     assert node.role is Role.LEADER
 
 
+def test_a_leader_waits_for_a_log_that_answers_no_standby_either() -> None:
+    node = Node()
+    node.lead()
+    node.roles.standby_heard(node.now, "b", can_take_over=True)
+    node.roles.appended(node.now)
+    for _ in range(600):
+        node.tick(1.0)
+        node.roles.standby_heard(node.now, "b", can_take_over=False)
+    assert node.done == ["beat"] * node.done.count("beat")
+    node.roles.standby_heard(node.now, "b", can_take_over=True)
+    node.tick(1.0)
+    assert node.role is Role.ENDED
+
+
+def test_a_leader_steps_down_for_the_one_standby_that_it_does_not_hear_any_more() -> None:
+    node = Node()
+    node.lead()
+    for name in ("b", "c"):
+        node.roles.standby_heard(node.now, name, can_take_over=True)
+    node.roles.appended(node.now)
+    for _ in range(61):
+        node.roles.standby_heard(node.now, "b", can_take_over=False)
+        node.tick(1.0)
+    assert node.role is Role.ENDED
+
+
+def test_standbys_of_long_ago_are_forgotten() -> None:
+    node = Node()
+    node.lead()
+    for number in range(1000):
+        node.now += STANDBY_S / 2
+        node.roles.standby_heard(node.now, f"b{number}", can_take_over=True)
+    assert len(node.roles._standbys) <= 3
+
+
 def test_a_leader_that_commits_does_not_step_down() -> None:
     node = Node()
     node.lead()
     for _ in range(10):
-        node.roles.standby_heard(node.now)
+        node.roles.standby_heard(node.now, "b", can_take_over=True)
         node.roles.appended(node.now)
         node.tick(30.0)
         node.roles.committed(node.now, is_all=False)
