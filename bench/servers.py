@@ -53,6 +53,8 @@ class Server:
     log: Path | None = None
     connection_bytes: int | None = None
     """Memory that an idle connection takes, where that was measured."""
+    more_pids: tuple[int, ...] = ()
+    """Roots of further process trees that are part of it: its other nodes."""
 
     def require_alive(self) -> None:
         """Raise ServerError, with the end of its output, when the process has gone."""
@@ -61,7 +63,9 @@ class Server:
 
     def cpu_s(self) -> float | None:
         """CPU time of the whole server so far, in seconds."""
-        return process_tree.cpu_s(self.pid) if self.pid is not None else None
+        if self.pid is None:
+            return None
+        return sum(process_tree.cpu_s(pid) for pid in (self.pid, *self.more_pids))
 
 
 def with_idle_connections(server: Server) -> Server:
@@ -90,22 +94,22 @@ def vouchmq(target: str, directory: Path) -> Iterator[Server]:
         ServerError: it did not get ready; its last output is in the text.
     """
     if target.startswith("amqp://"):
-        yield _found("vouchmq", Address.parse(target))
+        yield found("vouchmq", Address.parse(target))
         return
     data_dir = directory / "vouchmq"
     data_dir.mkdir(parents=True)
     command = shlex.split(target.replace("{data_dir}", shlex.quote(str(data_dir))))
     log = directory / "vouchmq.log"
-    with _started(command, log) as process:
-        yield _found("vouchmq", Address("127.0.0.1", _ready_port(process, log)), log)
+    with started(command, log) as process:
+        yield found("vouchmq", Address("127.0.0.1", ready_port(process, log)), log)
 
 
 @contextmanager
 def sink(directory: Path) -> Iterator[Server]:
     """Start the sink that shows what the generator itself can do."""
     log = directory / "sink.log"
-    with _started([str(build("sink"))], log) as process:
-        yield _found("sink", Address("127.0.0.1", _ready_port(process, log)), log)
+    with started([str(build("sink"))], log) as process:
+        yield found("sink", Address("127.0.0.1", ready_port(process, log)), log)
 
 
 @contextmanager
@@ -116,16 +120,16 @@ def rabbitmq(target: str, directory: Path) -> Iterator[Server]:
         ServerError: the node did not get ready, with what its starter said.
     """
     if target != "start":
-        yield _found("rabbitmq", Address.parse(target))
+        yield found("rabbitmq", Address.parse(target))
         return
-    place, port = directory / "rabbitmq", _free_port()
+    place, port = directory / "rabbitmq", free_rabbitmq_port()
     referee = [sys.executable, str(ROOT / "tools" / "referee.py")]
     start = [*referee, "start", "--port", str(port), "--dir", str(place)]
     done = subprocess.run(start, capture_output=True, text=True, check=False)
     try:
         if done.returncode:
             raise ServerError(f"RabbitMQ did not start: {done.stderr.strip()}")
-        yield _found("rabbitmq", Address("127.0.0.1", port))
+        yield found("rabbitmq", Address("127.0.0.1", port))
     finally:
         stop = [*referee, "stop", "--dir", str(place)]
         subprocess.run(stop, capture_output=True, check=False)
@@ -142,7 +146,7 @@ def lavinmq(target: str, directory: Path) -> Iterator[Server]:
         ServerError: it is not there or did not get ready; its last output is in the text.
     """
     if target.startswith("amqp://"):
-        yield _found("lavinmq", Address.parse(target))
+        yield found("lavinmq", Address.parse(target))
         return
     log, data_dir, config = (directory / f"lavinmq{end}" for end in (".log", "", ".ini"))
     config.write_text("[main]\ntcp_nodelay = true\n")
@@ -152,15 +156,18 @@ def lavinmq(target: str, directory: Path) -> Iterator[Server]:
     options += [f"--{name}={other}" for name, other in zip(LAVINMQ_PORTS, others, strict=True)]
     control = str(directory / "lavinmq.sock")
     command = [*shlex.split(target), *options]
-    with _started(command, log, LAVINMQ_CONTROL_UNIX_PATH=control) as process:
+    with started(command, log, LAVINMQ_CONTROL_UNIX_PATH=control) as process:
         _await_listener(process, port, log)
-        yield _found("lavinmq", Address("127.0.0.1", port), log)
+        yield found("lavinmq", Address("127.0.0.1", port), log)
 
 
 @contextmanager
-def _started(
-    command: list[str], log: Path, **environment: str
-) -> Iterator[subprocess.Popen[bytes]]:
+def started(command: list[str], log: Path, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program in a session of its own, with its output in a file; stopped at the end.
+
+    Raises:
+        ServerError: there is no such program.
+    """
     with log.open("wb") as output:
         try:
             process = subprocess.Popen(
@@ -189,7 +196,12 @@ def _await_listener(process: subprocess.Popen[bytes], port: int, log: Path) -> N
     raise ServerError(f"nobody listens on port {port} after {process.args!r}{_tail(log)}")
 
 
-def _ready_port(process: subprocess.Popen[bytes], log: Path) -> int:
+def ready_port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Wait for the ready line of VouchMQ or of the sink; give the port it names.
+
+    Raises:
+        ServerError: it ended or took too long; its last output is in the text.
+    """
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if ready := READY.search(log.read_text(errors="replace")):
@@ -218,7 +230,12 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.stdin.close()
 
 
-def _found(name: str, address: Address, log: Path | None = None) -> Server:
+def found(name: str, address: Address, log: Path | None = None) -> Server:
+    """Look at a broker that listens.
+
+    Raises:
+        ServerError: it is on another machine, or no broker.
+    """
     if address.host not in LOOPBACK:
         raise ServerError(f"{address.host} is another machine: its CPU time cannot be read")
     pid = process_tree.listener(address.port)
@@ -234,8 +251,8 @@ def _version(address: Address) -> str:
     except (OSError, BrokerError) as error:
         raise ServerError(f"no broker for us on port {address.port}: {error}") from error
     start = client.start.payload
-    found = re.search(rb"\x07versionS\x00\x00\x00(.)", start, re.DOTALL)
-    return start[found.end() : found.end() + found[1][0]].decode() if found else "unknown"
+    told = re.search(rb"\x07versionS\x00\x00\x00(.)", start, re.DOTALL)
+    return start[told.end() : told.end() + told[1][0]].decode() if told else "unknown"
 
 
 def free_ports(count: int) -> list[int]:
@@ -247,7 +264,7 @@ def free_ports(count: int) -> list[int]:
         return [probe.getsockname()[1] for probe in probes]
 
 
-def _free_port() -> int:
+def free_rabbitmq_port() -> int:
     """Find a port for a node that also needs the one 20,000 above it."""
     for port in range(15700, 15800):
         try:

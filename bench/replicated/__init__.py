@@ -1,0 +1,1 @@
+"""Brokers that keep each message on several machines, measured beside each other."""
