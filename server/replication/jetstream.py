@@ -122,6 +122,18 @@ class StreamInfo(msgspec.Struct):
     cluster: Cluster = msgspec.field(default_factory=Cluster)
     error: _Error | None = None
 
+    def size(self) -> dict[str, int]:
+        """How large it is and may be (-1: no limit), and how many servers have all of it."""
+        replicas = self.cluster.replicas
+        current = sum(each.current and not each.offline for each in replicas)
+        return {
+            "bytes": self.state.bytes,
+            "max_bytes": self.config.max_bytes,
+            "records": self.state.messages,
+            "replicas": self.config.num_replicas,
+            "current_replicas": 1 + current,
+        }
+
     def hears_majority(self, limit_s: float) -> bool:
         """Whether its leader has heard enough replicas lately to be the leader still."""
         replicas = self.cluster.replicas

@@ -28,6 +28,7 @@ Must not know what a record is.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -54,6 +55,8 @@ APPEND_LIMIT_S: Final = 2.0
 QUESTION_LIMIT_S: Final = 1.0
 BATCH_LIMIT_S: Final = 5.0
 PURGE_LIMIT_S: Final = 10.0
+# Longer than any other question: nobody waits for it.
+SIZE_LIMIT_S: Final = 10.0
 BATCH_MESSAGES: Final = 256
 BATCH_BYTES: Final = 4 * 1024 * 1024
 RETRY_S: Final = 0.1
@@ -198,6 +201,22 @@ class NatsLog:
     def tell(self, subject: str, payload: bytes) -> None:
         """Send such a message."""
         self.client.tell(subject, payload)
+
+    def ask_size(self, told: Callable[[dict[str, int]], None]) -> None:
+        """Ask once how large the log is; nothing is told if that is not answered."""
+
+        def answered(message: Message) -> bool:
+            with suppress(JetStreamError):
+                told(jetstream.parse_info(message).size())
+            return True
+
+        self.client.request(
+            f"{API}STREAM.INFO.{self._stream}",
+            [],
+            answered,
+            lambda _: None,
+            limit_s=SIZE_LIMIT_S,
+        )
 
     # The client's calls
 

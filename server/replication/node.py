@@ -45,6 +45,8 @@ TICK_S: Final = 0.25
 WRITER_TICKS: Final = 8
 # Between two reports of a standby, and between two looks at who has reported.
 REPORT_TICKS: Final = 4
+# Between two questions of a leader for the size of the log.
+SIZE_TICKS: Final = 40
 # Between two writes of a leader's position.
 POSITION_TICKS: Final = 20
 # So long nothing may be committed until publishers are blocked.
@@ -156,6 +158,7 @@ class Node:
         self._ticks = 0
         self._timer: asyncio.TimerHandle | None = None
         self._started_at = 0.0
+        self._log_size: dict[str, int] = {}
 
     @property
     def tap(self) -> LogWriter:
@@ -177,6 +180,16 @@ class Node:
     def waiting_bytes(self) -> int:
         """What is in the journal and not known to be committed."""
         return self._writer.waiting_bytes if self._writer is not None else 0
+
+    @property
+    def resync_count(self) -> int:
+        """How often this leader had to read the log to know what became of a record."""
+        return self._writer.reading_count if self._writer is not None else 0
+
+    @property
+    def log_size(self) -> dict[str, int]:
+        """What the stream's leader has said last of its size; empty before."""
+        return self._log_size
 
     @property
     def server(self) -> str:
@@ -245,9 +258,14 @@ class Node:
     def _look_at_reports(self, now: float) -> None:
         if self._standbys is not None:
             self._standbys.look(now)
+            if not self._ticks % SIZE_TICKS:
+                self._engine.ask_size(self._size_told)
         elif self.roles.role is Role.STANDBY and self.standby.progress.log_id is not None:
             report = self._report(now, self.standby.progress, self.standby.progress.log_id)
             self._engine.tell(self._topics.reports, encode(report))
+
+    def _size_told(self, size: dict[str, int]) -> None:
+        self._log_size = size
 
     def _report(self, now: float, progress: Progress, log_id: bytes) -> Report:
         at, synced = progress.at, progress.synced

@@ -446,6 +446,11 @@ class Settings:
     ha_takeover_after_s: Annotated[float, Meta(ge=2, le=3600)] = option(
         5.0, "Silence of the leader after which a standby takes over."
     )
+    ha_stepdown_after_s: Annotated[float, Meta(ge=5, le=86400)] = option(
+        60.0,
+        "Time without a commit after which a leader closes its clients and becomes a standby, if "
+        "a standby that it has heard is silent by then, or reaches the log.",
+    )
     ha_rank: Annotated[int, Meta(ge=0, le=100)] = option(
         0, "Order in which standbys take over: 0 tries first, each higher rank half a second later."
     )

@@ -23,7 +23,9 @@ NAME: Final = re.compile(r"\b(?:rabbitmq|vouchmq)_\w+")
 # Of labels, and of `up`.
 NOT_METRICS: Final = {"vouchmq_instance"}
 # Exported by a broker with a shared log only.
-OF_A_LOG: Final = {ALARMS["replication"][0]}
+OF_A_LOG: Final = {
+    *(ALARMS["replication"][0], "vouchmq_ha_standbys", "vouchmq_ha_standby_lag_seconds"),
+}
 
 
 def named() -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.engine.servers import NatsServer
@@ -10,20 +11,36 @@ from tests.integration.broker_process import BrokerProcess, run_command
 
 
 class Brokers:
-    """Two brokers of one log; `leader` and `standby` are those of the start."""
+    """Two brokers of one log; `leader` and `standby` are those of the start.
 
-    def __init__(self, directory: Path, engine: NatsServer) -> None:
+    Args:
+        directory: for both
+        engine: the server of the log
+        leader_port: where the leader finds that server, if not at its own
+        more: flags of both
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        engine: NatsServer,
+        *,
+        leader_port: int = 0,
+        more: Sequence[str] = (),
+    ) -> None:
+        self._more = more
         self.log = ("--ha-log", f"nats://127.0.0.1:{engine.ports[0]}", "--ha-stream", "orders")
         made = run_command("ha", "create", "--replicas", "1", *self.log)
         assert made.returncode == 0, made.stderr
         self.leader, self.standby = (
-            self._new(directory / name, engine.monitor) for name in ("first", "second")
+            self._new(directory / name, engine.monitor, port or engine.ports[0])
+            for name, port in (("first", leader_port), ("second", 0))
         )
 
-    def _new(self, directory: Path, monitor: str) -> BrokerProcess:
+    def _new(self, directory: Path, monitor: str, port: int) -> BrokerProcess:
         directory.mkdir()
         flags = [
-            *self.log,
+            *("--ha-log", f"nats://127.0.0.1:{port}", *self.log[2:], *self._more),
             *("--ha-monitors", monitor, "--ha-unsafe-log", "on", "--ha-takeover-after-s", "2"),
             *("--node", directory.name, "--log-level", "info"),
         ]

@@ -16,6 +16,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
 from tests.engine.brokers import Brokers, status
+from tests.engine.proxy import Proxy
 from tests.engine.servers import MISSING, NatsServer, program, single_server, wait_until
 from tests.integration.broker_process import BrokerProcess, run_command
 from vouchmq.store.disk import FileDisk
@@ -173,6 +174,10 @@ def test_a_leader_hears_where_its_standby_is(brokers: Brokers) -> None:
         "standby:              second, can take over, 0 records and 0 bytes behind" in said.stdout
     )
     assert "standbys" not in status(brokers.standby)
+    leader.wait_until(lambda: status(leader).get("log"))
+    size = cast("dict[str, int]", status(leader)["log"])
+    assert (size["replicas"], size["current_replicas"], size["max_bytes"]) == (1, 1, -1)
+    assert size["bytes"] > 0
     os.kill(brokers.standby.pid, signal.SIGSTOP)
     publisher = Publisher(leader, lambda _: None)
     publisher.wait(50)
@@ -268,3 +273,43 @@ def test_a_leader_says_up_to_where_its_directory_has_the_log(brokers: Brokers) -
     publisher.join()
     assert position().epoch == 1
     assert position().lsn >= EPOCH_LSNS
+
+
+@pytest.fixture
+def proxy(engine: NatsServer) -> Iterator[Proxy]:
+    """Stands before the server."""
+    made = Proxy(engine.ports[0])
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_a_leader_that_hears_no_answers_lets_its_clients_go(
+    tmp_path: Path, engine: NatsServer, proxy: Proxy
+) -> None:
+    """Its records arrive, so its claim is there; another one leads, and it cannot know."""
+    brokers = Brokers(
+        tmp_path,
+        engine,
+        leader_port=proxy.port,
+        more=("--ha-stepdown-after-s", "5"),
+    )
+    try:
+        brokers.start()
+        declare(brokers.leader)
+        publisher = Publisher(brokers.leader, lambda _: None)
+        publisher.wait(20)
+        brokers.leader.wait_until(lambda: standbys(brokers.leader))
+        proxy.is_deaf = True
+        brokers.standby.wait_until_ready()
+        publisher.join()
+        assert publisher.failure is not None
+        assert "CONNECTION_FORCED" in str(publisher.failure)
+        brokers.leader.wait_for_log("replication.stepped_down", "nothing was committed for 5 s")
+        found = [body for body, _ in left_on(brokers.standby)]
+        assert set(publisher.confirmed) <= set(found) <= set(publisher.published)
+        proxy.is_deaf = False
+        brokers.leader.wait_until(lambda: status(brokers.leader).get("leader") == "second")
+    finally:
+        brokers.kill()

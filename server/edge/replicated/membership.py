@@ -109,7 +109,9 @@ class Membership:
             self,
             loop,
             self._pool,
-            patience=Patience(settings.ha_takeover_after_s, settings.ha_rank),
+            patience=Patience(
+                settings.ha_takeover_after_s, settings.ha_rank, settings.ha_stepdown_after_s
+            ),
             chance=random.random,
             random_bytes=secrets.token_bytes,
         )
@@ -331,7 +333,9 @@ class Membership:
         if is_leader:
             facts["is_serving"] = node.roles.is_serving
             facts["uncommitted_bytes"] = node.waiting_bytes
+            facts["resyncs"] = node.resync_count
             facts["standbys"] = node.standbys
+            facts["log"] = node.log_size
         else:
             facts["leader"] = progress.leader
             facts["lag"] = progress.lag

@@ -360,3 +360,22 @@ async def test_refusals_that_say_nothing_new_are_kept_back() -> None:
         await asyncio.sleep(0)
         assert ("refused", 2) not in answers.told
         await answers.wait_for("refused", 2)
+
+
+async def test_the_size_of_the_log() -> None:
+    stream, answers = ScriptedStream(), Answers()
+    told: list[dict[str, int]] = []
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.ask_size(told.append)
+        await until(lambda: told)
+        stream.answer = lambda *_: [NO_LEADER]  # type: ignore[method-assign]
+        server.answer = stream.answer
+        engine.ask_size(told.append)
+        await until(lambda: len(server.asked) == 2)
+    [size] = told
+    assert set(size) == {"bytes", "max_bytes", "records", "replicas", "current_replicas"}
+    assert size["max_bytes"] == -1
+    assert answers.told == []

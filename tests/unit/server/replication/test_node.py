@@ -67,6 +67,9 @@ class ModelEngine:
     def listen(self, subject: str, heard: Callable[[bytes], None]) -> None:
         self.heard[subject] = heard
 
+    def ask_size(self, told: Callable[[dict[str, int]], None]) -> None:
+        self._loop.call_soon(told, {"bytes": 7})
+
     def tell(self, subject: str, payload: bytes) -> None:
         self.told.append((subject, payload))
 
