@@ -27,6 +27,8 @@ YAML_RULES: Final = (
     "{extends: default, rules: {document-start: disable, line-length: disable, "
     "comments-indentation: disable, braces: {max-spaces-inside: 0}}}"
 )
+COMPOSE_FILES: Final = ("compose.yaml", "replicated.yaml")
+MANIFESTS: Final = ("vouchmq.yaml", "replicated.yaml")
 # The oldest that the chart names, and one that is current.
 KUBERNETES_VERSIONS: Final = ("1.25", "1.36")
 # Of 10; what is left are the network and what tells of limits of the process.
@@ -116,7 +118,7 @@ def test_yaml(linters: Path) -> None:
 def test_compose(linters: Path) -> None:
     passes(
         *(linters / "check-jsonschema", "--builtin-schema", "vendor.compose-spec"),
-        DEPLOY / "compose" / "compose.yaml",
+        *(DEPLOY / "compose" / name for name in COMPOSE_FILES),
     )
 
 
@@ -129,12 +131,13 @@ def test_the_linter_of_compose_files_bites(linters: Path, tmp_path: Path) -> Non
     assert done.returncode == 1
 
 
-def test_files_that_compose_mounts_exist(linters: Path) -> None:
-    [compose] = documents(linters, "load", DEPLOY / "compose" / "compose.yaml")
+@pytest.mark.parametrize("name", COMPOSE_FILES)
+def test_files_that_compose_mounts_exist(linters: Path, name: str) -> None:
+    [compose] = documents(linters, "load", DEPLOY / "compose" / name)
     mounted = [
         volume.split(":")[0]
         for service in compose["services"].values()
-        for volume in service["volumes"]
+        for volume in service.get("volumes", ())
         if volume.startswith(".")
     ]
     assert len(mounted) >= 4
@@ -163,7 +166,7 @@ def test_chart(linters: Path, tmp_path: Path, values: object, version: str) -> N
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 def test_manifests(linters: Path, version: str) -> None:
-    validated(linters, version, DEPLOY / "kubernetes" / "vouchmq.yaml")
+    validated(linters, version, *(DEPLOY / "kubernetes" / name for name in MANIFESTS))
 
 
 def validated(linters: Path, version: str, *files: Path) -> None:
