@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import click
 
@@ -18,6 +18,7 @@ from vouchmq.server.errors import StartupError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from types import ModuleType
 
     from click.shell_completion import CompletionItem
 
@@ -38,6 +39,21 @@ class CommandFailed(Exception):  # noqa: N818 - not an error of this program
         super().__init__(text)
         self.text = text
         self.exit_code = exit_code
+
+
+def import_structlog() -> None:
+    """Import structlog without rich, for processes that stay.
+
+    structlog prints tracebacks with rich if that can be imported, and so imports it: 5 MB of memory
+    for something that `configure_logs` never has it do. Who needs rich can import it afterwards.
+    """
+    if "rich" in sys.modules:
+        return
+    sys.modules["rich"] = cast("ModuleType", None)
+    try:
+        import_module("structlog")
+    finally:
+        del sys.modules["rich"]
 
 
 class Entry(NamedTuple):

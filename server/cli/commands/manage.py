@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from vouchmq.server.cli.options import settings_options
+from vouchmq.server.cli.program import import_structlog
 from vouchmq.server.cli.values import Directory
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def manage(broker: Path | None, settings: Settings) -> int:
         import_module("vouchmq.server.edge.tls").https_context(
             settings.tls_cert_file, settings.tls_key_file
         )
+    import_structlog()
     code: int = import_module("vouchmq.management.process").run_command(
         {
             "data_dir": str(broker or settings.data_dir),

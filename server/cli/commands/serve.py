@@ -15,7 +15,7 @@ from vouchmq.server.cli.options import (
     only_here,
     settings_options,
 )
-from vouchmq.server.cli.program import complain
+from vouchmq.server.cli.program import complain, import_structlog
 from vouchmq.server.settings import settings as s
 
 EXIT_NO_ANSWER: Final = 1
@@ -29,6 +29,7 @@ EXIT_NO_ANSWER: Final = 1
 def serve(settings: s.Settings) -> int:
     """Run the broker until SIGTERM or SIGINT."""
     # Not before the settings are known: a mistake in them is told without waiting for this.
+    import_structlog()
     code: int = import_module("vouchmq.server.edge.app").run(settings)
     return code
 
