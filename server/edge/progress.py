@@ -22,21 +22,25 @@ class RecoveryProgress:
     Args:
         out: where it is shown
         clock: monotonic seconds
+        what: is done
     """
 
-    def __init__(self, out: TextIO, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, out: TextIO, clock: Callable[[], float], what: str = "reading the journal"
+    ) -> None:
         self._out = out
+        self._what = what
         self._clock = clock
         self._began = clock()
         self._is_possible = out.isatty()
         self._bar: Progress | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        """So many of so many segments were read."""
+        """So much of so much is done."""
         if not self._is_possible or self._clock() - self._began < PATIENCE_S:
             return
         if self._bar is None:
-            self._bar = _started(self._out, total)
+            self._bar = _started(self._out, self._what, total)
         self._bar.update(self._bar.task_ids[0], completed=done, refresh=True)
 
     def close(self) -> None:
@@ -45,12 +49,12 @@ class RecoveryProgress:
             self._bar.stop()
 
 
-def _started(out: TextIO, total: int) -> Progress:
+def _started(out: TextIO, what: str, total: int) -> Progress:
     # Hardly any start takes so long that it needs them.
     from rich.console import Console
     from rich.progress import Progress
 
     bar = Progress(console=Console(file=out), transient=True)
-    bar.add_task("reading the journal", total=total)
+    bar.add_task(what, total=total)
     bar.start()
     return bar

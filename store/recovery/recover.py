@@ -78,7 +78,7 @@ from vouchmq.store.recovery.torn_tail import (
 )
 
 if TYPE_CHECKING:
-    from vouchmq.store.disk import DiskFile
+    from vouchmq.store.disk import DiskFile, ReadableDisk
 
 # Suffix of files in which nothing at all could be read while nothing else was there either.
 DISCARDED_SUFFIX: Final = ".discarded"
@@ -199,7 +199,7 @@ def open_journal(
     if refuse_damage:
         _refuse(verdict)
     report = RecoveryReport(is_sealed=verdict.is_sealed)
-    _clean_up(disk, names, summary_check, report)
+    _clean_up(disk, names, verdict, summary_check.trusted, report)
     replay = Replay()
     segments, indexes, remains = _replay_segments(disk, summary_check, replay, steps)
     state = _state(segments, names, verdict, replay)
@@ -221,6 +221,37 @@ def open_journal(
     return journal, Recovered(definitions, _queues(replay, journal, report), notes, report)
 
 
+def check_stopped(
+    disk: ReadableDisk, progress: Callable[[int, int], None] | None = None
+) -> SummaryCheck:
+    """Read and check every block of a directory that nobody uses; nothing is changed.
+
+    `progress` is told how many of how many segments are done.
+
+    Raises:
+        UnsupportedFormat: a newer program wrote it.
+        OSError: the disk refused more than reads of what is damaged.
+    """
+    names = disk.listdir()
+    generations = list_generations(names)
+    steps = _Steps(len(generations), progress)
+    return SummaryCheck(disk, generations, names, _ALL_BYTES, steps.tell)
+
+
+def clean_up(disk: Disk, checked: SummaryCheck) -> RecoveryReport:
+    """Do to that directory what a start does before it reads messages: cut its torn tail.
+
+    Raises:
+        OSError: the disk refused; what was done is what the next start would do.
+    """
+    verdict = checked.verdict
+    report = RecoveryReport(is_sealed=verdict.is_sealed)
+    # All was read, so no summary was needed; those of segments that are not cut stay true.
+    proven = {e.generation for e in verdict.accepted[:-1] if e.last_number < verdict.unproven}
+    _clean_up(disk, disk.listdir(), verdict, proven, report)
+    return report
+
+
 def _refuse(verdict: Verdict) -> None:
     if verdict.holes:
         hole = verdict.holes[0]
@@ -240,7 +271,7 @@ def _queues(replay: Replay, journal: Journal, report: RecoveryReport) -> dict[in
 
 
 def _clean_up(
-    disk: Disk, names: list[str], summary_check: SummaryCheck, report: RecoveryReport
+    disk: Disk, names: list[str], verdict: Verdict, trusted: set[int], report: RecoveryReport
 ) -> None:
     """Make the directory say what the verdict says, and make that durable.
 
@@ -249,14 +280,13 @@ def _clean_up(
     last, when the blocks that declare it are surely synced. A summary that is not believed now
     must never be: its segment may be about to be cut, and its blocks' numbers be given again.
     """
-    verdict = summary_check.verdict
     accepted = {extent.generation for extent in verdict.accepted}
-    kept = {summary_name(generation) for generation in summary_check.trusted & accepted}
+    kept = {summary_name(generation) for generation in trusted & accepted}
     for name in names:
         if name.endswith(SUMMARY_SUFFIX) and name not in kept:
             disk.unlink(name)
     report.segments = len({extent.generation for extent in verdict.accepted})
-    report.unread_segments = len(summary_check.trusted & accepted)
+    report.unread_segments = len(trusted & accepted)
     report.blocks = sum(extent.block_count for extent in verdict.accepted)
     for generation in verdict.doomed:
         name = segment_name(generation)

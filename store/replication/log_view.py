@@ -17,9 +17,10 @@ would be friendlier to who publishes there by hand, but a last record that has r
 dropped without a word.
 
 A segment that has become superfluous is purged, so its sequences are missing. For a reader that had
-not come so far this is a *jump*: the chain goes on behind it, with a claim or with the first block
-of a segment, and whether the segments in between were declared gone is for whoever reads blocks to
-say (`excuse`). Until then the reader is not complete, and must not take the lead either.
+not come so far this is a *jump*: the chain goes on behind it, with a claim, with the first block of
+a segment, or with what completes a copied log. Whether the segments in between were declared gone
+is for whoever reads blocks to say (`excuse`). Until then the reader is not complete, and must not
+take the lead either.
 
 What was tried: with several records under way void ones are ordinary, as the sequence is no fence
 then (see `log_writer.py`), and a reader had to take a record that does not continue the chain as
@@ -68,13 +69,16 @@ class LogView:
         log_id: the only log that is accepted; without it, any
     """
 
-    __slots__ = ("_hole", "at", "jumps", "log_id", "void_count")
+    __slots__ = ("_hole", "at", "is_unfinished", "jumps", "log_id", "void_count")
 
     def __init__(self, at: Position = START, log_id: bytes | None = None) -> None:
         self.at = at
         self.log_id = log_id
         self.jumps: list[Jump] = []
         self.void_count = 0
+        # It begins with a directory's journal, and that is not known to be complete. Who goes on
+        # behind the beginning does not know.
+        self.is_unfinished = False
         # Behind this messages are missing, and nothing that counts has come yet.
         self._hole: Position | None = None
 
@@ -126,6 +130,8 @@ class LogView:
 
     def advance(self, sequence: int, header: RecordHeader, checksum: int, size: int) -> None:
         """Go on to a record that continues the chain; its body has `size` bytes."""
+        if header.kind == record.COMPLETE:
+            self.is_unfinished = False
         self.at = Position(
             sequence,
             header.number,
@@ -142,18 +148,19 @@ class LogView:
         self.jumps.remove(jump)
 
     def _begin(self, sequence: int, found: Record) -> None:
-        if found.header.kind != record.ORIGIN:
+        if found.header.kind not in record.ORIGINS:
             raise LogBroken(f"the log begins with record {found.header.number}, its origin is gone")
         if self.log_id is not None and found.body != self.log_id:
             raise OtherLog(
                 f"the log has the id {found.body.hex()}, this node follows {self.log_id.hex()}"
             )
         self.log_id = found.body
+        self.is_unfinished = found.header.kind == record.COPIED
         self.advance(sequence, found.header, found.checksum, 0)
 
     def _counts(self, sequence: int, header: RecordHeader) -> bool:
         """Return whether a record counts by its epoch (R1)."""
-        if header.kind == record.ORIGIN:
+        if header.kind in record.ORIGINS:
             raise LogBroken(f"the log begins again at sequence {sequence}")
         epoch = self.at.epoch
         if header.epoch > epoch:
@@ -173,7 +180,7 @@ class LogView:
         """Go on behind purged messages, where the chain cannot be followed."""
         header = found.header
         is_beginning = header.kind == record.BLOCKS and not header.offset
-        if not is_beginning and header.kind != record.CLAIM:
+        if not is_beginning and header.kind not in (record.CLAIM, record.COMPLETE):
             raise LogBroken(
                 f"the log has nothing between sequences {before.sequence} and {sequence}, which is"
                 " in the middle of a segment"

@@ -88,7 +88,7 @@ class LogOwner(Protocol):
         """Another leads, by its claim of this epoch, or the claim has failed."""
 
     def handed_over(self) -> None:
-        """The handover is committed: whoever reads it may claim."""
+        """The handover, or what completes a copy, is committed: whoever reads it may claim."""
 
     def broken(self, reason: str) -> None:
         """The log has lost or changed what it had acknowledged."""
@@ -142,7 +142,8 @@ class LogWriter:
         # Token of the reading that is awaited, or 0.
         self._reading = 0
         self._last_number = self._wanted_number = at.block
-        self._is_handing_over = False
+        # Kind of the record that ends this epoch, when everything before it is committed; or 0.
+        self._last_kind = 0
 
     @property
     def at(self) -> Position:
@@ -196,7 +197,12 @@ class LogWriter:
 
     def hand_over(self) -> None:
         """Step down when everything that was appended until now is committed."""
-        self._is_handing_over = True
+        self._last_kind = record.HANDOVER
+        self.request()
+
+    def complete(self) -> None:
+        """The same of who has copied a directory's journal: it is complete with that."""
+        self._last_kind = record.COMPLETE
         self.request()
 
     def purge(self, generation: int) -> None:
@@ -298,11 +304,11 @@ class LogWriter:
         if size and (
             size >= cutter.limit_bytes
             or cutter.next_number <= self._wanted_number
-            or self._is_handing_over
+            or self._last_kind
         ):
             self._begin_blocks()
-        elif self._is_handing_over:
-            self._begin(record.HANDOVER, (), self.at.epoch)
+        elif self._last_kind:
+            self._begin(self._last_kind, (), self.at.epoch)
 
     def _begin_blocks(self) -> None:
         at = self.at
@@ -355,7 +361,7 @@ class LogWriter:
         self._under_way = None
         # An answer to it would be about a log without this record.
         self._reading = 0
-        if header.kind == record.HANDOVER:
+        if header.kind == self._last_kind:
             self.has_ended = True
             self._owner.handed_over()
             return

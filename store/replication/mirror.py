@@ -50,6 +50,7 @@ from vouchmq.store.replication.position_file import PositionFile
 
 if TYPE_CHECKING:
     from vouchmq.store.disk import Disk, DiskFile
+    from vouchmq.store.recovery.scan import Gap, Left
     from vouchmq.store.replication.log_view import Jump
     from vouchmq.store.replication.own_segments import Healing
     from vouchmq.store.replication.record import Record
@@ -101,7 +102,9 @@ class Mirror:
         self._block_start = at.offset
         self._block = at.block
         self._is_behind_jump = False
-        self._jumps: list[tuple[Jump, int, int, int]] = []
+        # First and last block that are missing, and the segment behind them. A log that begins with
+        # a directory's journal may lack some without a jump.
+        self._missing: list[tuple[Jump | None, int, int, int]] = []
         # Segments that have a summary, or cannot have one.
         names = disk.listdir()
         self._summarized = {g for g in self._files if summary_name(g) in names}
@@ -115,14 +118,18 @@ class Mirror:
         if position.at is None:
             if list_generations(self._disk.listdir()):
                 raise NoMirror(
-                    "the directory has a journal that follows no log; it can begin one, or has to"
-                    " be empty"
+                    "the directory has a journal that follows no log: a log can begin with it"
+                    " (vouchmq ha create --from), else it has to be empty"
                 )
             # Before anything else is here: from now on it is no journal of a broker without a log.
             position.put(log_id or _NO_ID, START)
         known_id = position.log_id if position.log_id != _NO_ID else None
         if log_id and known_id and known_id != log_id:
-            raise NoMirror(f"the directory follows the log {known_id.hex()}, not {log_id.hex()}")
+            raise NoMirror(
+                f"the directory follows the log {known_id.hex()}, and the stream has the log"
+                f" {log_id.hex()}: name the other stream, or, if this log was made in place of that"
+                " one, empty the directory, and it copies this one"
+            )
         return position.at or START, known_id or log_id
 
     @property
@@ -143,7 +150,9 @@ class Mirror:
     @property
     def is_complete(self) -> bool:
         """Whether this is everything up to the log's end, so that the node may claim."""
-        return self.has_reached_end and not self.view.jumps and not self.damaged
+        view = self.view
+        is_all = not (view.jumps or view.is_unfinished or self._missing or self.damaged)
+        return self.has_reached_end and is_all
 
     # What is found in the log.
 
@@ -173,7 +182,7 @@ class Mirror:
         elif one.header.kind == record.CLAIM:
             self.leader = record.claimant(one.body)
             self._end_of_epoch()
-        if self._end == self._block_start and not self.view.jumps:
+        if self._end == self._block_start and not (self.view.jumps or self._missing):
             self._whole = self.at._replace(generation=self._generation, offset=self._end)
 
     def ended(self, last: int) -> None:
@@ -348,35 +357,44 @@ class Mirror:
             header = records.trusted_header(body, at)
             end = at + records.HEADER_SIZE + header.length
             if header.number != self._block + 1:
-                raise LogBroken(f"the log has block {header.number} behind block {self._block}")
+                if header.number <= self._block or self._block_start + at:
+                    raise LogBroken(f"the log has block {header.number} behind block {self._block}")
+                # The beginning of a log may be a journal some of whose segments are gone.
+                gap = (self._block + 1, header.number - 1)
+                self._missing.append((None, *gap, self._generation))
             self._block = header.number
-            retired: list[tuple[int, int, int]] = []
+            retired: list[Left] = []
+            gaps: list[Gap] = []
             if header.kind in _TELLING:
                 sections = records.read_sections(body, at + records.HEADER_SIZE, end)
                 if records.RETIRED in sections:
                     numbers = iter(records.unpack_numbers(body, sections[records.RETIRED]))
                     retired = list(zip(numbers, numbers, numbers, strict=True))
-            self.own.declare(header.oldest, retired)
+                if records.KNOWN_GAPS in sections:
+                    numbers = iter(records.unpack_numbers(body, sections[records.KNOWN_GAPS]))
+                    gaps = list(zip(numbers, numbers, strict=True))
+            self.own.declare(header.oldest, retired, gaps)
             at = end
-        if self._jumps or self.damaged:
+        if self._missing or self.damaged:
             self._judge()
 
     def _land(self, number: int, generation: int) -> None:
         """Go on behind a jump; the blocks in between have to be declared gone."""
         self._is_behind_jump = False
-        known = [each[0] for each in self._jumps]
+        known = [each[0] for each in self._missing]
         for jump in self.view.jumps:
             if jump not in known:
-                self._jumps.append((jump, self._block + 1, number - 1, generation))
+                self._missing.append((jump, self._block + 1, number - 1, generation))
         self._block = number - 1
 
     def _judge(self) -> None:
         """Let go of what by now is known to be missed by nobody."""
-        for each in [*self._jumps]:
+        for each in [*self._missing]:
             jump, first, last, behind = each
             if first > last or self.own.covers(first, last, behind):
-                self._jumps.remove(each)
-                self.view.excuse(jump)
+                self._missing.remove(each)
+                if jump is not None:
+                    self.view.excuse(jump)
         if self.damaged:
             self.damaged = [g for g in self.damaged if not self.own.is_gone(g)]
 

@@ -13,8 +13,10 @@ from vouchmq.store.journal.segment import segment_name, summary_name
 from vouchmq.store.recovery.scan import list_generations, merge_gaps, read_segment, scan_segment
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vouchmq.store.disk import Disk, DiskFile
-    from vouchmq.store.recovery.scan import Gap
+    from vouchmq.store.recovery.scan import Gap, Left
     from vouchmq.store.replication.log_view import Position
 
 HEALING_SUFFIX: Final = ".healing"
@@ -33,6 +35,8 @@ class OwnSegments:
         self._ends: dict[int, int] = {}
         self.oldest = 0
         self.retired: dict[int, Gap] = {}
+        # Blocks that were lost before, and are missed by nobody any more.
+        self.known_gaps: set[Gap] = set()
         self.promised = 0
         # The same of blocks behind the position too, which the log may not have.
         self._said_oldest = 0
@@ -67,12 +71,13 @@ class OwnSegments:
             return False
         self.spans[generation] = (whole.first_number, whole.last_number)
         self._ends[generation] = whole.end
-        self.declare(whole.oldest, whole.retired_early)
+        self.declare(whole.oldest, whole.retired_early, whole.gaps)
         return True
 
-    def declare(self, oldest: int, retired: list[tuple[int, int, int]]) -> None:
-        """Take in which segments a block declares gone."""
+    def declare(self, oldest: int, retired: Iterable[Left], gaps: Iterable[Gap]) -> None:
+        """Take in which segments, and which blocks, a block declares gone."""
         self.oldest = max(self.oldest, oldest)
+        self.known_gaps.update(gaps)
         for generation, first, last in retired:
             self.retired[generation] = (first, last)
 
@@ -91,7 +96,10 @@ class OwnSegments:
         """Return whether blocks were declared gone, those behind which segment `behind` begins."""
         if self.oldest >= behind:
             return True
-        return any(a <= first and last <= b for a, b in merge_gaps(self.retired.values()))
+        if first == 1 and all(self.is_gone(each) for each in range(self.oldest, behind)):
+            return True
+        gaps = merge_gaps([*self.retired.values(), *self.known_gaps])
+        return any(a <= first and last <= b for a, b in gaps)
 
     def damaged(self) -> list[int]:
         """Return the generations up to the position of which something is missing.

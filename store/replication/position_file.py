@@ -12,14 +12,14 @@ tears leaves the position before it.
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
 from vouchmq.store.replication.log_view import Position
 from vouchmq.store.replication.record import ID_SIZE
 
 if TYPE_CHECKING:
-    from vouchmq.store.disk import Disk, DiskFile
+    from vouchmq.store.disk import Disk, DiskFile, ReadableDisk
 
 POSITION_NAME: Final = "log.position"
 
@@ -32,6 +32,41 @@ _PLACE_BYTES: Final = 4096
 _PLACES: Final = 2
 
 
+class StoredPosition(NamedTuple):
+    """What one place of the file says; of two the one that was written later has a higher turn."""
+
+    turn: int
+    log_id: bytes
+    at: Position
+
+
+def read_positions(disk: ReadableDisk) -> list[StoredPosition]:
+    """Return what the file of a directory says, newest first; nothing if there is none.
+
+    Raises:
+        OSError: the disk refused
+    """
+    if POSITION_NAME not in disk.listdir():
+        return []
+    file = disk.open(POSITION_NAME)
+    try:
+        size = _LEAD.size + _FACTS.size
+        places = [_parse(file.read(place * _PLACE_BYTES, size)) for place in range(_PLACES)]
+    finally:
+        file.close()
+    return sorted((each for each in places if each is not None), reverse=True)
+
+
+def _parse(raw: bytes) -> StoredPosition | None:
+    if len(raw) != _LEAD.size + _FACTS.size:
+        return None
+    magic, version, checksum = _LEAD.unpack_from(raw)
+    if magic != _MAGIC or version != _VERSION or checksum != crc32(raw[_LEAD.size :]):
+        return None
+    turn, log_id, *numbers = _FACTS.unpack_from(raw, _LEAD.size)
+    return StoredPosition(turn, log_id, Position(*numbers))
+
+
 class PositionFile:
     """The file with the position; `log_id` is empty and `at` None while there is none."""
 
@@ -39,23 +74,12 @@ class PositionFile:
         self.log_id = b""
         self.at: Position | None = None
         self._disk = disk
-        self._sequence = 0
+        self._turn = 0
         self._file: DiskFile | None = None
         if POSITION_NAME in disk.listdir():
             self._file = disk.open(POSITION_NAME)
-            for place in range(_PLACES):
-                self._read(self._file.read(place * _PLACE_BYTES, _LEAD.size + _FACTS.size))
-
-    def _read(self, raw: bytes) -> None:
-        if len(raw) != _LEAD.size + _FACTS.size:
-            return
-        magic, version, checksum = _LEAD.unpack_from(raw)
-        if magic != _MAGIC or version != _VERSION or checksum != crc32(raw[_LEAD.size :]):
-            return
-        sequence, log_id, *numbers = _FACTS.unpack_from(raw, _LEAD.size)
-        if sequence > self._sequence:
-            self._sequence, self.log_id = sequence, log_id
-            self.at = Position(*numbers)
+            for found in read_positions(disk)[:1]:
+                self._turn, self.log_id, self.at = found
 
     def put(self, log_id: bytes, at: Position) -> None:
         """Write and sync a position; what it speaks for has to be on the disk.
@@ -66,10 +90,10 @@ class PositionFile:
         is_new = self._file is None
         if self._file is None:
             self._file = self._disk.create(POSITION_NAME, _PLACES * _PLACE_BYTES)
-        self._sequence += 1
-        facts = _FACTS.pack(self._sequence, log_id, *at)
+        self._turn += 1
+        facts = _FACTS.pack(self._turn, log_id, *at)
         lead = _LEAD.pack(_MAGIC, _VERSION, crc32(facts))
-        self._file.write([lead, facts], self._sequence % _PLACES * _PLACE_BYTES)
+        self._file.write([lead, facts], self._turn % _PLACES * _PLACE_BYTES)
         self._file.sync()
         if is_new:
             self._disk.directory.sync()

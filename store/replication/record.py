@@ -44,7 +44,7 @@ _LEAD: Final = struct.Struct("<6sHI")
 _REST: Final = struct.Struct("<HHIQQQQQQQHHI")
 HEADER_SIZE: Final = _LEAD.size + _REST.size
 
-# The first record of a log: its body is the log's id.
+# The first record of a log that begins empty: its body is the log's id.
 ORIGIN: Final = 1
 BLOCKS: Final = 2
 # A node takes the lead: chance, then its name.
@@ -53,7 +53,16 @@ CLAIM: Final = 3
 HANDOVER: Final = 4
 # The leader is there, and has nothing to say.
 BEAT: Final = 5
-_KINDS: Final = frozenset({ORIGIN, BLOCKS, CLAIM, HANDOVER, BEAT})
+# The first record of a log that begins with the journal of a directory: the log's id. Nobody may
+# lead before that is complete.
+COPIED: Final = 6
+# All of that journal is in the log; whoever reads this may claim at once.
+COMPLETE: Final = 7
+_KINDS: Final = frozenset({ORIGIN, BLOCKS, CLAIM, HANDOVER, BEAT, COPIED, COMPLETE})
+# The first record is one of these.
+ORIGINS: Final = frozenset({ORIGIN, COPIED})
+# These tell where a log comes from and who has led.
+_LASTING: Final = frozenset({ORIGIN, CLAIM, COPIED, COMPLETE})
 
 ID_SIZE: Final = 16
 NONCE_SIZE: Final = 16
@@ -122,15 +131,15 @@ def open_record(raw: bytes) -> Record | None:
     return Record(RecordHeader(kind, *others), checksum, raw[HEADER_SIZE:])
 
 
-def origin(log_id: bytes) -> bytes:
-    """Return the first record of a new log.
+def origin(log_id: bytes, kind: int = ORIGIN) -> bytes:
+    """Return the first record of a new log, of one of the kinds `ORIGINS`.
 
     Raises:
         ValueError: the id has not `ID_SIZE` bytes
     """
     if len(log_id) != ID_SIZE:
         raise ValueError(f"the id of a log has {ID_SIZE} bytes, this has {len(log_id)}")
-    return b"".join((seal(RecordHeader(ORIGIN, 0, 0, 0, 0, 0, 0, 0, 0), [log_id])[0], log_id))
+    return b"".join((seal(RecordHeader(kind, 0, 0, 0, 0, 0, 0, 0, 0), [log_id])[0], log_id))
 
 
 def claim_body(name: str, nonce: bytes) -> bytes:
@@ -152,8 +161,8 @@ def claimant(body: bytes) -> str:
 class Subjects:
     """Names of what can be purged at once: the records of one segment.
 
-    Claims and the origin stand apart and are never purged, so that whoever reads the log from its
-    beginning sees every epoch begin.
+    Claims, the origin and what completes a copied one stand apart and are never purged, so that
+    whoever reads the log from its beginning sees every epoch begin.
     """
 
     __slots__ = ("_prefix", "lasting")
@@ -164,7 +173,7 @@ class Subjects:
 
     def of(self, header: RecordHeader) -> str:
         """Return the subject of a record."""
-        if header.kind in (ORIGIN, CLAIM):
+        if header.kind in _LASTING:
             return self.lasting
         return self.of_segment(header.generation)
 

@@ -115,7 +115,7 @@ def test_finds_a_torn_position(monkeypatch: pytest.MonkeyPatch) -> None:
     """One place for it is not enough: a write that is torn takes the one before it along."""
 
     def put(self: PositionFile, log_id: bytes, at: Position) -> None:
-        self._sequence += 1 - self._sequence % 2
+        self._turn += 1 - self._turn % 2
         original(self, log_id, at)
 
     original = PositionFile.put
