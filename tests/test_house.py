@@ -87,7 +87,10 @@ EDGES: Final = frozenset(
 )
 ASYNC_ALLOWED: Final = frozenset(
     f"vouchmq.server.edge.{name}"
-    for name in ("app", "listener", "shutdown", "replicated.engine", "replicated.membership")
+    for name in (
+        *("app", "listener", "shutdown"),
+        *("replicated.copying", "replicated.engine", "replicated.membership"),
+    )
 )
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from tests.replication.model_log import SUBJECTS, Edge, ModelLog
 from tests.simulation.sim_disk import SimDisk
-from tests.unit.store.compaction.test_compactor import compact
 from tests.unit.store.journals import corrupt, open_on, publish, raws_of, segments_on, sync
+from vouchmq.store.compaction.compactor import Compactor
 from vouchmq.store.errors import LogBroken
+from vouchmq.store.journal.journal import Journal
 from vouchmq.store.recovery.recover import check_stopped, clean_up
 from vouchmq.store.replication import record
 from vouchmq.store.replication.copy_source import CopySource, Piece, damage_of, undeclared
@@ -51,6 +52,14 @@ def directory(random: Random) -> SimDisk:
     journal.close()
     disk.crash(random.getrandbits(32))
     return disk
+
+
+def compact(journal: Journal) -> None:
+    """Empty segments of which little lives."""
+    compactor = Compactor(journal, lambda _name, _why: None)
+    while compactor.step(4096):
+        sync(journal)
+    sync(journal)
 
 
 class Attempt:

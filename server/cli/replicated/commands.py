@@ -1,4 +1,4 @@
-"""`vouchmq ha create`, `status` and `handover`."""
+"""`vouchmq ha create`, `rescue`, `position`, `status` and `handover`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ from vouchmq.server.cli.options import (
     settings_options,
 )
 from vouchmq.server.cli.program import Group
+from vouchmq.server.cli.units import amount
+from vouchmq.server.cli.values import Directory
 from vouchmq.server.settings.sizes import parse_amount
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from vouchmq.server.cli.client import Broker
     from vouchmq.server.settings.settings import Settings
 
@@ -37,6 +42,15 @@ FACTS: Final = {
     "is_complete": "can take over",
     "uncommitted_bytes": "bytes not committed",
     "trouble": "trouble",
+}
+POSITION_FACTS: Final = {
+    "directory": "directory",
+    "is_running": "in use by a broker",
+    "log": "log",
+    "epoch": "epoch",
+    "sequence": "has records up to",
+    "lsn": "last LSN",
+    "block": "last block",
 }
 
 
@@ -63,34 +77,58 @@ def ha() -> None:
     """Make a shared log for several brokers, and see who leads."""
 
 
+def stream_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of a stream that it makes."""
+    with_size = click.option(
+        "--max-bytes",
+        type=Amount(),
+        default=NO_LIMIT,
+        metavar="SIZE",
+        help="Largest size of the log, such as 200GB; when it is full, publishers are blocked. "
+        "Default: as much as the servers may store",
+    )(command)
+    return click.option(
+        "--replicas",
+        type=click.IntRange(1, 5),
+        default=3,
+        show_default=True,
+        help="Servers that keep each record; with fewer than 3 a broker refuses the log.",
+    )(with_size)
+
+
 @ha.command(short_help="Make the stream that is the log.")
 @click.option(
-    "--replicas",
-    type=click.IntRange(1, 5),
-    default=3,
-    show_default=True,
-    help="Servers that keep each record; with fewer than 3 a broker refuses the log.",
+    "--from",
+    "source",
+    type=Directory(),
+    metavar="DIR",
+    help="The data directory of a stopped broker: the log begins with all that it has.",
 )
-@click.option(
-    "--max-bytes",
-    type=Amount(),
-    default=NO_LIMIT,
-    metavar="SIZE",
-    help="Largest size of the log, such as 200GB; when it is full, publishers are blocked. "
-    "Default: as much as the servers may store",
-)
+@stream_options
 @json_option
 @settings_options(
     "ha_log", "ha_stream", "ha_credentials", "ha_tls_ca_file", "ha_monitors", "ha_unsafe_log"
 )
 @only_here
-def create(replicas: int, max_bytes: int, as_json: bool, settings: Settings) -> int:
+def create(
+    source: Path | None, replicas: int, max_bytes: int, as_json: bool, settings: Settings
+) -> int:
     """Make the stream that the settings name, on the servers that they name; once, before the first
     broker starts.
 
     The stream gets the settings that the brokers require. An existing stream with records is left
     as it is, and refused.
+
+    With --from the log has everything that a broker without a log has stored in DIR, and DIR is the
+    directory of its first node. The broker must be stopped, and nothing in DIR may be damaged. If
+    this is interrupted, run it again: it goes on, and until it is complete no broker uses the log.
     """
+    if source is not None:
+        made = import_module("vouchmq.server.cli.replicated.copying").copy_directory
+        facts = made(
+            settings, source, "create", replicas=replicas, max_bytes=max_bytes, is_rescue=False
+        )
+        return _tell_copy(facts, as_json=as_json)
     made = import_module("vouchmq.server.cli.replicated.create")
     facts = made.create(settings, replicas=replicas, max_bytes=max_bytes)
     if as_json:
@@ -98,6 +136,68 @@ def create(replicas: int, max_bytes: int, as_json: bool, settings: Settings) -> 
     else:
         click.echo(f"stream {facts['stream']} with {replicas} replicas, log {facts['log']}")
     return 0
+
+
+@ha.command(short_help="Make a new log of a node, when the log is lost.")
+@stream_options
+@json_option
+@settings_options(
+    *("data_dir", "ha_log", "ha_stream", "ha_credentials", "ha_tls_ca_file", "ha_monitors"),
+    "ha_unsafe_log",
+)
+@only_here
+def rescue(replicas: int, max_bytes: int, as_json: bool, settings: Settings) -> int:
+    """Make a new log of what a node has stored, when the servers of the log have lost records that
+    they had acknowledged. Stop all brokers, and take the node that is furthest: see vouchmq ha
+    position.
+
+    The data directory becomes that of the first node of the new log; those of other nodes must be
+    emptied. Nothing in it may be damaged. A stream with records is left as it is, and refused: name
+    another with --ha-stream, or remove it. If this is interrupted, run it again: it goes on, and
+    until it is complete no broker uses the log.
+    """
+    made = import_module("vouchmq.server.cli.replicated.copying").copy_directory
+    facts = made(
+        settings,
+        settings.data_dir,
+        "rescue",
+        replicas=replicas,
+        max_bytes=max_bytes,
+        is_rescue=True,
+    )
+    return _tell_copy(facts, as_json=as_json)
+
+
+def _tell_copy(facts: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        size = amount(facts["size_bytes"])
+        click.echo(f"stream {facts['stream']}, log {facts['log']}: {size} of {facts['directory']}")
+    return 0
+
+
+@ha.command(short_help="Show how far a stopped node is.")
+@json_option
+@settings_options("data_dir")
+@only_here
+def position(as_json: bool, settings: Settings) -> int:
+    """Show what a data directory has of the log, without changing it. Of several nodes of one log
+    that one is furthest which has the highest last LSN, or, where that is the same, the highest
+    last block.
+
+    Exit 0 if the directory is intact, 1 if it is damaged, 2 if it cannot be read.
+    """
+    facts = import_module("vouchmq.server.cli.replicated.position").position_of(settings.data_dir)
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        for name, text in POSITION_FACTS.items():
+            if name in facts:
+                click.echo(f"{text + ':':<22}{_shown(facts[name])}")
+        for line in facts["damage"]:
+            click.echo(line)
+    return 1 if facts["damage"] else 0
 
 
 @ha.command(short_help="Show the role of a running broker.")

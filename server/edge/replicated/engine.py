@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from vouchmq.server.replication.jetstream import StreamInfo
     from vouchmq.server.replication.nats_protocol import Message
     from vouchmq.server.settings.settings import Settings
+    from vouchmq.store.replication.record import Record
 
 # The largest message, with the header of a record and those of NATS.
 MESSAGE_BYTES: Final = RECORD_BYTES + 4096
@@ -193,22 +194,85 @@ async def create(engine: Engine, *, replicas: int, max_bytes: int, log_id: bytes
     Raises:
         JetStreamError: it cannot be made, or has records already
     """
+    await create_stream(engine, replicas=replicas, max_bytes=max_bytes)
+    await append_origin(engine, record.origin(log_id), 0)
+
+
+async def create_stream(
+    engine: Engine, *, replicas: int, max_bytes: int, first_sequence: int = 1
+) -> None:
+    """Make the stream without a record.
+
+    Raises:
+        JetStreamError: it cannot be made
+    """
     request = jetstream.create_request(
         engine.stream,
         engine.pattern,
         replicas=replicas,
         max_bytes=max_bytes,
         max_message_bytes=-1,
+        changes={"first_seq": first_sequence} if first_sequence > 1 else None,
     )
     made = await ask(engine, f"{API}STREAM.CREATE.{engine.stream}", request)
     jetstream.parse_info(made)
+
+
+async def append_origin(engine: Engine, origin: bytes, last: int) -> None:
+    """Append the first record of a log to a stream without records, which ends with `last`.
+
+    Raises:
+        JetStreamError: nobody answers, or something else is there
+    """
     answer = await ask(
-        engine,
-        engine.subjects.lasting,
-        record.origin(log_id),
-        headers=jetstream.append_headers(0),
+        engine, engine.subjects.lasting, origin, headers=jetstream.append_headers(last)
     )
     jetstream.parse_ack(answer, engine.stream)
+
+
+@dataclass(frozen=True)
+class LogFound:
+    """The log in a stream; nobody may follow it while it is not finished."""
+
+    log_id: bytes
+    is_finished: bool
+
+
+async def find_log(engine: Engine) -> LogFound | None:
+    """Which log the stream has; None if it does not begin as a log does.
+
+    Raises:
+        JetStreamError: there is no such stream, or nobody answers
+        UnsupportedFormat: a newer program wrote it
+    """
+    first = await _next_lasting(engine, 1)
+    if first is None or first[1].header.kind not in record.ORIGINS:
+        return None
+    at, one = first
+    log_id = one.body
+    is_finished = one.header.kind == record.ORIGIN
+    while not is_finished:
+        # Claims of those who copied may be in between; no other before it is complete.
+        found = await _next_lasting(engine, at + 1)
+        if found is None:
+            break
+        at, one = found
+        is_finished = one.header.kind == record.COMPLETE
+    return LogFound(log_id, is_finished)
+
+
+async def _next_lasting(engine: Engine, first: int) -> tuple[int, Record] | None:
+    """The next record from a sequence on that is never purged, and its sequence."""
+    request = jetstream.next_request(first, engine.subjects.lasting)
+    answer = await ask(engine, f"{API}STREAM.MSG.GET.{engine.stream}", request)
+    try:
+        stored = jetstream.parse_next(answer)
+    except JetStreamError as error:
+        if error.code == jetstream.NO_MESSAGE_FOUND:
+            return None
+        raise
+    one = record.open_record(stored.raw)
+    return (stored.sequence, one) if one is not None else None
 
 
 def see_servers(

@@ -26,7 +26,7 @@ from vouchmq.server.edge.control import peer as control_peer
 from vouchmq.server.edge.control.client import LISTENERS
 from vouchmq.server.edge.control.commands import control_listener
 from vouchmq.server.edge.process import IS_READY, notify
-from vouchmq.server.edge.replicated.engine import check, engine_of
+from vouchmq.server.edge.replicated.engine import check, engine_of, find_log
 from vouchmq.server.errors import StartupError
 from vouchmq.server.replication import jetstream
 from vouchmq.server.replication.jetstream import JetStreamError
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from vouchmq.server.admin.commands import Reply
+    from vouchmq.server.edge.replicated.engine import LogFound
     from vouchmq.server.runtime.runtime import BrokerRuntime
     from vouchmq.server.settings.settings import Settings
     from vouchmq.store.disk import FileDisk
@@ -76,6 +77,8 @@ class Membership:
         self._fail = fail
         self._pool = ThreadPoolExecutor(1, "standby")
         self._node: Node
+        # The log in the stream.
+        self._log_id = b""
         self._runtime: BrokerRuntime | None = None
         self._position: LeaderPosition | None = None
         # Something has changed that `follow`, `until_serving` or `hand_over` waits for.
@@ -103,7 +106,7 @@ class Membership:
         node = self._node = Node(
             settings.node,
             self._engine.log(loop),
-            Mirror(disk),
+            Mirror(disk, self._log_id),
             self._engine.subjects,
             self._engine.topics,
             self,
@@ -142,6 +145,7 @@ class Membership:
         while not is_stopped():
             try:
                 faults, unseen = await check(self._engine)
+                found = await find_log(self._engine)
             except JetStreamError as error:
                 if error.code == jetstream.STREAM_NOT_FOUND:
                     raise StartupError(
@@ -157,8 +161,29 @@ class Membership:
                 raise StartupError(*(f"the shared log: {each}" for each in faults))
             for each in (*faults, *unseen):
                 log.warning("replication.unsafe", reason=each)
+            self._log_id = self._usable(found)
             return True
         return False
+
+    def _usable(self, found: LogFound | None) -> bytes:
+        """Id of the log in the stream.
+
+        Raises:
+            StartupError: it has none, or only a part of one
+        """
+        stream = self._engine.stream
+        if found is None:
+            raise StartupError(
+                f"ha_stream: the stream {stream} has no log, or has lost its beginning: make one"
+                " with vouchmq ha create, or with vouchmq ha rescue from what a node still has"
+            )
+        if not found.is_finished:
+            raise StartupError(
+                f"ha_stream: the log in the stream {stream} is not complete: it is still being made"
+                " from a data directory, or that was broken off: run vouchmq ha create --from or"
+                " vouchmq ha rescue again"
+            )
+        return found.log_id
 
     def wake(self) -> None:
         """Look again whether something has changed."""

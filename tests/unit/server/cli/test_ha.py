@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.server.cli.brokers import AnsweringBroker
 from vouchmq.server.cli import main as program
+from vouchmq.store.disk import FileDisk
+from vouchmq.store.journal.segment import segment_name
+from vouchmq.store.recovery.recover import open_journal
+from vouchmq.store.replication.log_view import START
+from vouchmq.store.replication.position_file import PositionFile
 
+LOG = ("--ha-log", "nats://127.0.0.1:1")
 LEADER = {
     "node": "a",
     "role": "leader",
@@ -87,6 +95,12 @@ def test_a_handover_is_asked_for(ask: Any, capsys: pytest.CaptureFixture[str]) -
         (["ha", "create", "--max-bytes", "much"], "vouchmq: invalid value for '--max-bytes'"),
         (["ha", "create", "--max-bytes", "0.5"], "vouchmq: invalid value for '--max-bytes'"),
         (["ha", "create", "--ha-log", "nats://a", "--ha-stream", "a.b"], "vouchmq: --ha-stream"),
+        (["ha", "create", "--from", "."], "vouchmq: ha_log: name the servers of the log"),
+        (["ha", "create", "--from", ""], "vouchmq: invalid value for '--from'"),
+        (["ha", "rescue"], "vouchmq: ha_log: name the servers of the log"),
+        (["ha", "create", "--from", "no-dir", *LOG], "vouchmq: no-dir is no data directory"),
+        (["ha", "rescue", "--data-dir", "no-dir", *LOG], "vouchmq: no-dir is no data directory"),
+        (["ha", "position", "--data-dir", "no-dir"], "vouchmq: cannot read data directory no-dir"),
     ],
 )
 def test_mistakes_are_told_in_a_line(
@@ -96,3 +110,89 @@ def test_mistakes_are_told_in_a_line(
     said = capsys.readouterr().err
     assert said.startswith(text)
     assert said.count("\n") == 1
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    """A directory with a message and a half."""
+    with closing(FileDisk(tmp_path)) as disk:
+        journal, _ = open_journal(disk, segment_size_bytes=1 << 20, wall_ms=lambda: 1)
+        for raw in (b"one", b"two"):
+            journal.append_run((1,), b"tail", [raw])
+            journal.write()
+        journal.close()
+    return tmp_path
+
+
+def position(directory: Path, *more: str) -> int:
+    code: int = program.main(["ha", "position", "--data-dir", str(directory), *more])
+    return code
+
+
+def test_a_directory_of_no_log_has_a_last_block(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert position(stopped, "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "directory": str(stopped),
+        "is_running": False,
+        "lsn": 2,
+        "block": 3,
+        "damage": [],
+    }
+
+
+def test_a_directory_tells_its_log_and_how_far_it_is(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(FileDisk(stopped)) as disk, closing(PositionFile(disk)) as file:
+        file.put(bytes(15) + b"!", START._replace(sequence=7, epoch=3))
+    assert position(stopped) == 0
+    said = capsys.readouterr().out
+    assert f"log:                  {'00' * 15}21\n" in said
+    assert "epoch:                3\nhas records up to:    7\nlast LSN:             2\n" in said
+    before = sorted(stopped.iterdir())
+    assert position(stopped) == 0
+    assert sorted(stopped.iterdir()) == before
+
+
+def damage(directory: Path) -> None:
+    """Have two segments, the first of which has rotted."""
+    with closing(FileDisk(directory)) as disk:
+        journal, _ = open_journal(disk, segment_size_bytes=1 << 20, wall_ms=lambda: 1)
+        journal.append_run((1,), b"tail", [b"three"])
+        journal.write()
+        ticket = journal.begin_sync()
+        for target in ticket.targets:
+            target.sync()
+        for file in journal.end_sync(ticket):
+            file.close()
+        journal.close()
+    path = directory / segment_name(1)
+    octets = bytearray(path.read_bytes())
+    octets[150] ^= 1
+    path.write_bytes(octets)
+
+
+def test_damage_is_told_and_makes_no_log(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    damage(stopped)
+    assert position(stopped) == 1
+    assert f"{segment_name(1)} is damaged at offset" in capsys.readouterr().out
+    assert program.main(["ha", "create", "--from", str(stopped), *LOG]) == 1
+    said = capsys.readouterr().err
+    assert f"{segment_name(1)} is damaged at offset" in said
+    assert said.count("\n") == 1
+
+
+def test_a_directory_that_is_in_use_or_empty_makes_no_log(
+    stopped: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with closing(FileDisk(stopped)) as disk:
+        disk.lock()
+        assert program.main(["ha", "create", "--from", str(stopped), *LOG]) == 1
+        assert "is in use by another broker" in capsys.readouterr().err
+    empty = tmp_path_factory.mktemp("empty")
+    assert program.main(["ha", "create", "--from", str(empty), *LOG]) == 2
+    assert "contains no VouchMQ journal" in capsys.readouterr().err
+    assert program.main(["ha", "rescue", "--data-dir", str(stopped), *LOG]) == 1
+    assert "belongs to no log: vouchmq ha create --from" in capsys.readouterr().err

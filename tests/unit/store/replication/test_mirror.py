@@ -13,7 +13,7 @@ from vouchmq.store.journal.records import BlockHeader
 from vouchmq.store.journal.segment import segment_name
 from vouchmq.store.replication.mirror import Mirror
 from vouchmq.store.replication.position_file import PositionFile
-from vouchmq.store.replication.record import BLOCKS, open_record
+from vouchmq.store.replication.record import BLOCKS, COMPLETE, COPIED, open_record, origin
 
 SIZE = 4096
 
@@ -36,6 +36,14 @@ class BlockChain(Chain):
             numbers = [number for each in retired for number in each]
             packed = records.pack_numbers(numbers)
             payload = records.pack_section(records.RETIRED, len(retired), packed)
+        return self._block(records.HEAD, b"".join(payload))
+
+    def head_with_gap(self, first: int, last: int) -> BlockChain:
+        """Begin a segment; blocks were lost before it."""
+        self.generation += 1
+        self.offset = 0
+        packed = records.pack_numbers([first, last])
+        payload = records.pack_section(records.KNOWN_GAPS, 1, packed)
         return self._block(records.HEAD, b"".join(payload))
 
     def batch(self, size: int = 20, parts: int = 1) -> BlockChain:
@@ -308,6 +316,75 @@ def test_a_jump_over_a_segment_that_was_retired_early_is_excused_by_a_later_head
     read(mirror, first, missing=range(5, 7))
     assert not mirror.is_complete
     assert read(mirror, chain.messages).is_complete
+
+
+def a_copied_chain() -> BlockChain:
+    """A log that begins with a directory of which a segment was gone: blocks 3 and 4."""
+    chain = BlockChain()
+    chain.messages[0] = origin(LOG_ID, COPIED)
+    chain._checksum = chain._checksum_of(chain.messages[0])
+    chain.claim("copy")
+    chain.head().batch()
+    chain.generation += 1
+    chain.block += 2
+    return chain
+
+
+def test_a_log_that_is_not_complete_is_led_by_nobody() -> None:
+    chain = a_copied_chain()
+    chain.head((2, 3, 4))
+    disk = SimDisk()
+    mirror = read(Mirror(disk, LOG_ID), chain.messages)
+    assert not mirror.is_complete
+    chain._add(COMPLETE, b"")
+    assert read(mirror, chain.messages).is_complete
+    assert segments_on(disk) == [segment_name(1), segment_name(3)]
+
+
+def test_blocks_that_a_copy_lacks_have_to_be_declared_gone() -> None:
+    chain = a_copied_chain()
+    chain.head().batch()._add(COMPLETE, b"")
+    disk = SimDisk()
+    mirror = read(Mirror(disk, LOG_ID), chain.messages)
+    assert not mirror.is_complete
+    mirror.sync()
+    at = PositionFile(disk).at
+    assert at is not None
+    assert at.block == 2, "a later start has to see the gap as well"
+    chain.head((2, 3, 4))
+    assert read(mirror, chain.messages).is_complete
+
+
+def test_blocks_that_were_lost_before_the_copy_are_missed_by_nobody() -> None:
+    chain = a_copied_chain()
+    chain.head_with_gap(3, 4)._add(COMPLETE, b"")
+    disk = SimDisk()
+    mirror = read(Mirror(disk, LOG_ID), chain.messages)
+    assert mirror.is_complete
+    mirror.sync()
+    assert read(Mirror(disk, LOG_ID), chain.messages).is_complete
+
+
+def test_blocks_are_missing_only_where_a_segment_begins() -> None:
+    chain = a_copied_chain()
+    chain.head()
+    chain.block += 1
+    chain.batch()
+    with pytest.raises(LogBroken, match="has block 7 behind block 5"):
+        read(Mirror(SimDisk(), LOG_ID), chain.messages)
+
+
+def test_a_copy_whose_segments_are_purged_goes_on_with_what_completes_it() -> None:
+    chain = BlockChain()
+    chain.messages[0] = origin(LOG_ID, COPIED)
+    chain._checksum = chain._checksum_of(chain.messages[0])
+    chain.claim("copy")
+    chain.head().batch()._add(COMPLETE, b"")
+    chain.claim("a")
+    chain.oldest = 2
+    chain.head().batch()
+    mirror = read(Mirror(SimDisk(), LOG_ID), chain.messages, missing=range(3, 5))
+    assert mirror.is_complete
 
 
 def test_segments_that_are_gone_are_removed_when_that_is_synced() -> None:
