@@ -9,9 +9,9 @@ checkpoints which segments they declare gone.
 Where to go on after a start says the position file (`position_file.py`), which speaks for no more
 than is on the disk. Behind it there may be blocks that this node wrote as a leader and that were
 never committed, or that were. So at first what comes from the log is *compared* with what is here.
-What is the same is not written. What is no whole block here was torn or has rotted, and is written
-over. Where there is another whole block, or where the log ends, everything else is cut off, and
-from then on the log is copied.
+What is the same is not written, but synced, as whoever has written it may have been killed. What is
+no whole block here was torn or has rotted, and is written over. Where there is another whole block,
+or where the log ends, everything else is cut off, and from then on the log is copied.
 
 The invariant: *nothing that anybody was promised is cut off because the log does not have it*. What
 is here may be the last copy. Blocks say up to which number they were safe when they were written;
@@ -110,7 +110,8 @@ class Mirror:
         self._summarized = {g for g in self._files if summary_name(g) in names}
         self._file: DiskFile | None = None
         self._dirty: list[DiskFile] = []
-        self._is_directory_dirty = False
+        # The names of what was here may not be synced either.
+        self._is_directory_dirty = self._is_comparing
 
     def _begin_with(self, log_id: bytes | None) -> tuple[Position, bytes | None]:
         """Return where this directory is, and which log it follows, if that is known."""
@@ -123,6 +124,7 @@ class Mirror:
                 )
             # Before anything else is here: from now on it is no journal of a broker without a log.
             position.put(log_id or _NO_ID, START)
+        position.sync()
         known_id = position.log_id if position.log_id != _NO_ID else None
         if log_id and known_id and known_id != log_id:
             raise NoMirror(
@@ -225,6 +227,9 @@ class Mirror:
             )
         if not self._is_comparing or self._differs(body):
             self._write(body)
+        elif self._generation in self._files:
+            # Nobody knows whether who has written it has synced it: it may be a killed process.
+            self._note_dirty(self._open())
         self._end += len(body)
         if header.part == header.parts:
             whole = body if header.parts == 1 else self._read_block()
@@ -234,14 +239,19 @@ class Mirror:
     def _write(self, body: bytes) -> None:
         file = self._open()
         file.write([body], self._end)
+        self._note_dirty(file)
+
+    def _note_dirty(self, file: DiskFile) -> None:
         if file not in self._dirty:
             self._dirty.append(file)
 
     def _differs(self, body: bytes) -> bool:
         """Return whether something else is here; cut it off if that is a block as well."""
         if self._generation not in self._files:
-            # A leader removes a file when it is safe to do so, and the log may still have it.
-            return not self.own.says_gone(self._generation)
+            # A leader removes a file when it is safe to do so, and the log may still have it. From
+            # its beginning on it is written again even so: the block that declares it gone may be
+            # one that the log does not have, and this segment of another leader.
+            return not self._end or not self.own.says_gone(self._generation)
         own = self._open().read(self._end, len(body))
         if own == body:
             return False

@@ -99,6 +99,16 @@ class PositionFile:
             self._disk.directory.sync()
         self.log_id, self.at = log_id, at
 
+    def sync(self) -> None:
+        """Make durable what was read: whoever has written it may have been killed before that.
+
+        Raises:
+            OSError: the disk refused
+        """
+        if self._file is not None:
+            self._file.sync()
+            self._disk.directory.sync()
+
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:

@@ -27,6 +27,8 @@ SUBJECTS = Subjects("m")
 SEGMENT_BYTES = 3000
 RECORD_BYTES = 600
 QUEUE = 1
+# Of all ends, those in which the machine goes on.
+KILLED = 0.3
 
 
 class PurgeableLog:
@@ -110,20 +112,27 @@ class Machine:
                 if subject == SUBJECTS.of_segment(generation) and one is not None:
                     healing.put(one.header.offset, one.body)
             mirror.healed(healing)
-        self.has_rotted = bool(mirror.damaged)
+        # What was declared gone meanwhile is damaged again at a start, until that is synced.
+        self.has_rotted = self.has_rotted or bool(mirror.damaged)
         found = self._log.behind(mirror.next_sequence)
         for sequence, raw in found[:most]:
             mirror.found(sequence, raw)
         if len(found) <= most:
             mirror.ended(self._log.last)
 
-    def cut_power(self) -> None:
-        """Lose what was not synced. What is on its way to the log may arrive."""
+    def end(self) -> None:
+        """End: often with the power, else as a killed process, which loses nothing by itself.
+
+        What is on its way to the log may arrive.
+        """
         if self._sent is not None and self._random.random() < 0.5:
             self._arrive()
         self.mirror = self.journal = self.writer = self._sent = self._watermark = None
         self.position = None
-        self.disk.crash(self._random.getrandbits(32))
+        if self._random.random() < KILLED:
+            self.disk.kill()
+        else:
+            self.disk.crash(self._random.getrandbits(32))
 
     def take_over(self) -> None:
         """Claim, and recover from what was mirrored, as after a crash."""
@@ -182,6 +191,7 @@ class Machine:
         if self.mirror is not None:
             self.mirror.sync()
             self.mirror.summarize()
+            self.has_rotted = bool(self.mirror.damaged or self.mirror.view.jumps)
         elif self.journal is not None and self._watermark is not None:
             ticket = self.journal.begin_sync()
             for target in ticket.targets:
@@ -309,8 +319,8 @@ class MachineRoom:
             # Something has rotted meanwhile.
             name = names[int(self.random.random() * len(names))]
             inode = machine.disk.visible[name]
-            if inode.durable:
-                at = int(self.random.random() * len(inode.durable))
+            if size := min(len(inode.durable), len(inode.visible)):
+                at = int(self.random.random() * size)
                 for octets in (inode.visible, inode.durable):
                     octets[at] ^= 0x20
                 machine.has_rotted = True
@@ -352,7 +362,7 @@ class MachineRoom:
         if machine is self.leader:
             self._note(machine)
             self.leader = None
-        machine.cut_power()
+        machine.end()
 
     def _take_over(self, machine: Machine) -> None:
         machine.read(1 << 30)
