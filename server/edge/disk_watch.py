@@ -162,7 +162,9 @@ class DiskWatchThread:
     def _run(self) -> None:
         while not self._is_over.is_set():
             come = signal.sigtimedwait(SIGNALS, LOOK_S)
-            if come is not None:
+            # After a pause of the process CPython 3.11 tells of a signal where none has come, and
+            # its number is anything.
+            if come is not None and come.si_signo in SIGNALS:
                 self.heed(signal.Signals(come.si_signo).name)
             self.go_round()
 

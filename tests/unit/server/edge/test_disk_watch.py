@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
 
 from tests.waiting import LIMIT_S
 from vouchmq.server.edge.disk_watch import HANGS_S, SAME_SIGNAL_S, DiskWatch, DiskWatchThread
@@ -143,3 +147,19 @@ def test_a_second_signal_waits_for_no_disk() -> None:
         stage.now += SAME_SIGNAL_S
         stage.man.heed("SIGINT")
         assert stage.ends == 1
+
+
+def test_a_signal_that_did_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause of the process CPython tells of one with any number: the thread goes on."""
+    stage = Stage()
+    told = [SimpleNamespace(si_signo=584186240), SimpleNamespace(si_signo=signal.SIGTERM), None]
+
+    def wait(*_: object) -> object:
+        come = told.pop(0)
+        if not told:
+            stage.man.end()
+        return come
+
+    monkeypatch.setattr(signal, "sigtimedwait", wait)
+    stage.man._run()
+    assert stage.stops == ["SIGTERM"]
