@@ -130,6 +130,7 @@ class Ledger:
         self._writer: LedgerWriter | None = None
         self._names: Names
         self._lost_count = 0
+        self._is_broken_off = False
 
     @property
     def is_on(self) -> bool:
@@ -149,12 +150,19 @@ class Ledger:
 
     # On and off
 
-    def switch_on(self, *, at_start: bool = False, message_lsn: int | None = None) -> None:
+    def switch_on(
+        self,
+        *,
+        at_start: bool = False,
+        message_lsn: int | None = None,
+        others_have_led: bool = False,
+    ) -> None:
         """Begin an epoch.
 
         Args:
             at_start: of the broker; else something may have ended unseen
             message_lsn: the highest LSN of a message that was recovered
+            others_have_led: of a shared log: what has become of messages is in their ledgers
 
         Raises:
             OSError: its first file cannot be made; nothing has changed
@@ -178,7 +186,7 @@ class Ledger:
         is_first = not before.epoch
         how = ("clean" if before.is_clean else "crash") if at_start else "on"
         sync = "group" if ledger_config.is_synced else "off"
-        is_dark = not is_first and (before.is_dark or not at_start)
+        is_dark = not is_first and (before.is_dark or others_have_led or not at_start)
         previous = ("null",) * 3 if is_first else (before.epoch, before.number, before.lsn)
         writer.name(
             f'boot","fmt":{FORMAT},"ver":"{ledger_config.version}","w":"{how}",'
@@ -226,9 +234,13 @@ class Ledger:
         self._files.end(writer.highest_lsn, done, goes_dark=why != "stop")
         log.info("ledger.disabled", epoch=writer.epoch)
 
+    def break_off(self) -> None:
+        """Another broker leads: nobody can say what of the last lines the shared log has."""
+        self._is_broken_off = True
+
     def close(self) -> None:
         """The broker ends; after a failure of the store nobody can say what it holds."""
-        if self._writer is not None and self._context.has_failed:
+        if self._writer is not None and (self._context.has_failed or self._is_broken_off):
             self._writer.close()
         else:
             self.switch_off("stop")

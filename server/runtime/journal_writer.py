@@ -208,8 +208,10 @@ class JournalWriter:
             return
         ledger = self._active_ledger.ledger
         if ledger is not None:
-            # As group commit has it, not as it is told: a confirm may not be its own evidence.
-            ledger.synced(self.commit.watermark, self.commit.counters.last_sync_ms)
+            # As group commit has it, not as it is told: a confirm may not be its own evidence. With
+            # a shared log, no more than that has.
+            safe = min(watermark, self.commit.watermark)
+            ledger.synced(safe, self.commit.counters.last_sync_ms)
         self._context.synced(watermark)
         self._write_rejection.synced(watermark, self._has_room)
         self._dead_letter_publisher.pace.look()

@@ -242,7 +242,12 @@ def start_broker(
         runtime.scratch.sweep()
     runtime.state.restore(recovered, settings.all_vhosts())
     seed_users(runtime, settings)
-    _settle_start(runtime, settings, restored)
+    _settle_start(
+        runtime,
+        settings,
+        restored,
+        others_have_led=_others_have_led(tap, ledger_files, recovered_lsn),
+    )
     runtime.state.record_start(recovered_lsn, host.random_token)
     runtime.turn.start(runtime.journal_writer)
     return runtime
@@ -260,14 +265,34 @@ def _leave_out_lsns(
         journal.take(EPOCH_LSNS)
 
 
+def _others_have_led(
+    tap: BlockTap | None, ledger_files: LedgerFiles | None, recovered_lsn: int
+) -> bool:
+    """Whether another leader of a shared log has written since this broker's ledger ended.
+
+    Each leaves out so many LSNs that this alone tells.
+    """
+    if tap is None or ledger_files is None:
+        return False
+    return recovered_lsn - ledger_files.before.lsn > EPOCH_LSNS // 2
+
+
 def _settle_start(
-    runtime: BrokerRuntime, settings: Settings, restored: Callable[[BrokerRuntime], None] | None
+    runtime: BrokerRuntime,
+    settings: Settings,
+    restored: Callable[[BrokerRuntime], None] | None,
+    *,
+    others_have_led: bool,
 ) -> None:
     """Do what may still refuse the start."""
     try:
         if runtime.ledger is not None and settings.ledger_enabled:
             try:
-                runtime.ledger.switch_on(at_start=True, message_lsn=runtime.report.message_lsn)
+                runtime.ledger.switch_on(
+                    at_start=True,
+                    message_lsn=runtime.report.message_lsn,
+                    others_have_led=others_have_led,
+                )
             except OSError as error:
                 raise StartupError(f"the ledger: {error.strerror or error}") from error
         if restored is not None:

@@ -85,6 +85,7 @@ class Membership:
         self._news = asyncio.Event()
         self._is_to_recover = False
         self._broken = ""
+        self._is_handing_over = False
         self._began = 0.0
         # Why this node leads no more.
         self.ended = ""
@@ -253,6 +254,7 @@ class Membership:
         """Have another node lead at once; all that this one has written is committed before."""
         if not self._node.roles.hand_over():
             return
+        self._is_handing_over = True
         try:
             async with asyncio.timeout(HANDOVER_LIMIT_S):
                 while not self.is_over:
@@ -281,6 +283,9 @@ class Membership:
     def end(self, reason: str) -> None:
         self.ended = reason
         log.warning("replication.stepped_down", reason=reason)
+        has_all = self._is_handing_over and not self._node.waiting_bytes
+        if not has_all and self._runtime is not None and self._runtime.ledger is not None:
+            self._runtime.ledger.break_off()
         self._stop_leading()
         self._stop()
         self.wake()

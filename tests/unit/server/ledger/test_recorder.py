@@ -504,3 +504,25 @@ def test_switched_off_nobody_has_a_recorder(world: LedgerWorld, client: Client) 
     declare(client, "q2")
     assert world.files.data == before
     assert not world.ledger.status()["on"]
+
+
+def test_a_broker_of_a_shared_log_that_was_replaced(world: LedgerWorld, client: Client) -> None:
+    """Its last lines are no inventory: the log may not have what they tell of."""
+    declare(client, "q")
+    publish(client, "q", b"a")
+    assert world.ledger is not None
+    world.ledger.break_off()
+    world.ledger.close()
+    assert world.lines("end") == []
+    assert "stop" not in [line["w"] for line in world.lines("inv")]
+
+
+@pytest.mark.parametrize("others_have_led", [False, True])
+def test_others_have_led_since(world: LedgerWorld, others_have_led: bool) -> None:
+    """What has become of messages meanwhile is in their ledgers."""
+    ledger = world.ledger
+    assert ledger is not None
+    ledger.switch_off("stop")
+    ledger._before = Before(1, 5, 100)
+    ledger.switch_on(at_start=True, others_have_led=others_have_led)
+    assert world.lines("boot")[-1]["dark"] == others_have_led
