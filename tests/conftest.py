@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     that shares a broker, and those that must not run at the same time.
     """
     if not config.getoption("--campaign"):
-        too_long = [item for item in items if "campaign" in item.keywords]
+        too_long = [item for item in items if item.get_closest_marker("campaign")]
         items[:] = [item for item in items if item not in too_long]
         config.hook.pytest_deselected(items=too_long)
     for item in items:
@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             # Loop devices, mounts and campaigns of kills: one at a time.
             is_alone = folder == "fault" and is_slow
             item.add_marker(pytest.mark.xdist_group("disks" if is_alone else item.path.stem))
-        if folder == "engine":
+        if folder in ("engine", "failover"):
             item.add_marker(pytest.mark.xdist_group("engine"))
         is_long = folder in ("property", "simulation") or is_slow
         if is_long or is_hypothesis_test(getattr(item, "obj", None)):

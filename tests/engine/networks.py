@@ -118,7 +118,7 @@ class Network:
                     PORTS,
                     address=self.address(name),
                     routes=routes,
-                    prefix=("ip", "netns", "exec", self._space(name)),
+                    prefix=("ip", "netns", "exec", self.space(name)),
                 )
                 for name in NAMES
             ]
@@ -135,26 +135,39 @@ class Network:
             else:
                 self._inside(receiver, "iptables", "-A", *rule)
 
+    def allow_only_the_log(self) -> None:
+        """Between machines nothing passes but what servers of the log say and are told."""
+        ports = ",".join(map(str, PORTS))
+        for name in NAMES:
+            for other in NAMES:
+                if other == name:
+                    continue
+                rule = ("iptables", "-A", "INPUT", "-s", self.address(other), "-p", "tcp")
+                for direction in ("--dports", "--sports"):
+                    self._inside(name, *rule, "-m", "multiport", direction, ports, "-j", "ACCEPT")
+                self._inside(name, *rule[:5], "-j", "DROP")
+
     def heal(self) -> None:
         """All packets arrive again."""
         for name in NAMES:
             self._inside(name, "iptables", "-F")
 
-    def _space(self, name: str) -> str:
+    def space(self, name: str) -> str:
+        """The namespace of a server."""
         return f"{self._prefix}-{name}"
 
     def _inside(self, name: str, *command: str) -> None:
-        _run("ip", "netns", "exec", self._space(name), *command)
+        _run("ip", "netns", "exec", self.space(name), *command)
 
     def _make(self) -> None:
-        hub = self._space("hub")
+        hub = self.space("hub")
         for name in ("hub", *NAMES):
-            _run("ip", "netns", "add", self._space(name))
+            _run("ip", "netns", "add", self.space(name))
             self._inside(name, "ip", "link", "set", "lo", "up")
         _run("ip", "-n", hub, "link", "add", "bridge", "type", "bridge")
         _run("ip", "-n", hub, "link", "set", "bridge", "up")
         for name in NAMES:
-            space = self._space(name)
+            space = self.space(name)
             self._join(name, space)
             _run("ip", "-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
             _run("ip", "-n", space, "link", "set", "eth0", "up")
@@ -165,13 +178,13 @@ class Network:
         _run("ip", "link", "set", mine, "up")
 
     def _join(self, name: str, space: str) -> None:
-        hub = self._space("hub")
+        hub = self.space("hub")
         peer = ("peer", "name", name, "netns", hub)
         _run("ip", "-n", space, "link", "add", "eth0", "type", "veth", *peer)
         self._attach(name)
 
     def _attach(self, name: str) -> None:
-        hub = self._space("hub")
+        hub = self.space("hub")
         _run("ip", "-n", hub, "link", "set", name, "master", "bridge", "up")
 
     def _remove(self) -> None:
@@ -180,7 +193,7 @@ class Network:
             _run("ip", "link", "del", self._prefix)
         for name in (*NAMES, "hub"):
             with suppress(subprocess.CalledProcessError):
-                _run("ip", "netns", "del", self._space(name))
+                _run("ip", "netns", "del", self.space(name))
 
 
 def _run(*command: str) -> None:

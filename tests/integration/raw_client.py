@@ -91,7 +91,11 @@ class RawClient:
         if receive_buffer_bytes is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
         self._socket.settimeout(limit_s)
-        self._socket.connect((parts.hostname or "127.0.0.1", parts.port or 5672))
+        try:
+            self._socket.connect((parts.hostname or "127.0.0.1", parts.port or 5672))
+        except OSError:
+            self._socket.close()
+            raise
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def __enter__(self) -> RawClient:

@@ -1,0 +1,251 @@
+"""A leading broker is lost or in trouble, in each way that there is; three machines, three servers.
+
+All wait for events; what takes time is `ha_takeover_after_s`, two seconds here.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pamqp.commands as amqp
+import psutil
+import pytest
+
+from tests.engine.servers import MISSING, program
+from tests.failover.clients import publish
+from tests.failover.planted import DIE, PROGRAM
+from tests.failover.sites import SiteBroker, Sites
+from tests.failover.watched import SILENCE_S, watched
+from tests.integration.raw_client import RawClient
+from tests.waiting import wait_until
+from vouchmq.server.edge.control.client import ask
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(program() is None, reason=MISSING)]
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    """Three machines; each test leaves them with a leader and two standbys."""
+    directory = tmp_path_factory.mktemp("leaders")
+    with Sites(directory, flags=("--test-commands", "on"), programs=(PROGRAM,) * 3) as made:
+        made.start()
+        yield made
+    shutil.rmtree(directory)
+
+
+def replaced(sites: Sites, leader: SiteBroker) -> SiteBroker:
+    """Wait until another one leads."""
+    return sites.wait_for_leader(but=leader)
+
+
+def is_standby_again(sites: Sites, broker: SiteBroker) -> None:
+    """Wait until a broker that was deposed has begun again."""
+    wait_until(lambda: broker.can_take_over, sites.evidence)
+
+
+def test_standbys_that_are_killed_or_paused_are_not_noticed(sites: Sites) -> None:
+    leader = sites.wait_for_leader()
+    first, second = sites.others(leader)
+    with watched(sites, "standbys") as load:
+        first.kill9()
+        second.signal(signal.SIGSTOP)
+        load.goes_on(claims=0)
+        second.signal(signal.SIGCONT)
+        first.begin()
+        sites.wait_for_standbys(2)
+        load.goes_on(claims=0)
+    assert len(load.publisher.connected_to) == 1
+
+
+def test_a_leader_that_is_killed(sites: Sites) -> None:
+    leader = sites.wait_for_leader()
+    with watched(sites, "killed") as load:
+        leader.kill9()
+        replaced(sites, leader)
+        leader.begin()
+        load.goes_on(claims=1)
+    sites.wait_for_standbys(2)
+
+
+def test_a_leader_that_is_paused_and_replaced(sites: Sites) -> None:
+    leader = sites.wait_for_leader()
+    with watched(sites, "paused") as load:
+        leader.signal(signal.SIGSTOP)
+        replaced(sites, leader)
+        leader.signal(signal.SIGCONT)
+        is_standby_again(sites, leader)
+        load.goes_on(claims=1)
+    assert leader.is_running
+
+
+def test_a_leader_whose_sync_hangs(sites: Sites) -> None:
+    leader = sites.wait_for_leader()
+    with watched(sites, "hangs", silence_s=SILENCE_S) as load:
+        ask(leader.data_dir, "test hold confirms")
+        replaced(sites, leader)
+        load.goes_on(claims=1)
+        ask(leader.data_dir, "test release confirms")
+        is_standby_again(sites, leader)
+        load.goes_on(claims=1)
+
+
+@contextmanager
+def failing_syncs(broker: SiteBroker) -> Iterator[None]:
+    """From now on each sync of the broker and of its helpers fails with EIO."""
+    family = [psutil.Process(broker.pid), *psutil.Process(broker.pid).children(recursive=True)]
+    pids = [word for each in family for word in ("-p", str(each.pid))]
+    calls = "fdatasync,fsync"
+    inject = ("-e", f"trace={calls}", "-e", f"inject={calls}:error=EIO", "-e", "signal=none")
+    tracer = subprocess.Popen(
+        ["strace", "-f", "-qq", "-o", "/dev/null", *inject, *pids], stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait()
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+def test_a_leader_whose_sync_fails(sites: Sites) -> None:
+    leader = sites.wait_for_leader()
+    leader.forgiven = ("store.failed",)
+    with watched(sites, "fails") as load:
+        with failing_syncs(leader):
+            assert leader.wait() == 1
+        replaced(sites, leader)
+        leader.begin()
+        load.goes_on(claims=1)
+    assert "store.failed" in leader.output()
+    sites.wait_for_standbys(2)
+
+
+def test_a_leader_whose_disk_is_full_refuses_and_leads_on(sites: Sites) -> None:
+    """What it refused is in no log: the next leader does not have it."""
+    leader, epoch = sites.wait_for_leader(), sites.epoch()
+    with RawClient(leader.url).handshake() as client:
+        client.open_channel()
+        client.call(1, amqp.Queue.Declare(queue="full", durable=True), amqp.Queue.DeclareOk)
+        client.call(1, amqp.Confirm.Select(), amqp.Confirm.SelectOk)
+        client.send(publish("full", b"before", b""))
+        client.confirmed_up_to(1)
+        ask(leader.data_dir, "test set disk", state="full")
+        client.send(publish("full", b"refused", b""))
+        client.expect(amqp.Basic.Nack)
+        ask(leader.data_dir, "test set disk", state="ok")
+    assert sites.epoch() == epoch
+    leader.hand_over()
+    following = replaced(sites, leader)
+    with RawClient(following.url).handshake() as client:
+        client.open_channel()
+        assert client.ready_count("full") == 1
+    is_standby_again(sites, leader)
+
+
+def test_standbys_that_claim_at_once(sites: Sites) -> None:
+    """Both read the handover when they go on: one claim is committed, and there is one leader."""
+    leader = sites.wait_for_leader()
+    others = sites.others(leader)
+    with watched(sites, "at-once") as load:
+        sites.wait_for_standbys(2)
+        for each in others:
+            each.signal(signal.SIGSTOP)
+        leader.hand_over()
+        leader.wait_for_log("the lead was handed over")
+        for each in others:
+            each.signal(signal.SIGCONT)
+        sites.wait_for_leader()
+        load.goes_on(claims=1)
+        sites.wait_for_standbys(2)
+        assert [each.is_serving for each in sites.brokers].count(True) == 1
+
+
+@pytest.mark.parametrize("place", ["claim", "recovery"])
+def test_a_standby_that_dies_with_its_claim_or_in_its_recovery(sites: Sites, place: str) -> None:
+    """The claim is committed, and nobody knows: the epoch has no leader, and the next one comes."""
+    leader = sites.wait_for_leader()
+    dying, last = sites.others(leader)
+    with watched(sites, f"dies-{place}") as load:
+        (dying.data_dir.parent / DIE).write_text(place, "ascii")
+        last.signal(signal.SIGSTOP)
+        leader.kill9()
+        assert dying.wait() == -signal.SIGKILL
+        last.signal(signal.SIGCONT)
+        assert replaced(sites, leader) is last
+        load.goes_on(claims=2)
+        leader.begin()
+        dying.begin()
+        sites.wait_for_standbys(2)
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["bit", "file"])
+def test_a_segment_that_rots_on_a_standby_or_a_former_leader(sites: Sites, is_whole: bool) -> None:
+    """It is read again from the log, and whoever has it may lead."""
+    leader = sites.wait_for_leader()
+    with watched(sites, f"rot-{is_whole}", size_bytes=2000) as load:
+        load.publisher.wait(200)
+        leader.kill9()
+        replaced(sites, leader)
+        segment = max(leader.data_dir.glob("*.journal"), key=lambda each: each.stat().st_size)
+        if is_whole:
+            segment.unlink()
+        else:
+            raw = bytearray(segment.read_bytes())
+            raw[len(raw) // 2] ^= 1
+            segment.write_bytes(raw)
+        leader.begin()
+        leader.wait_for_log("replication.segment_healed")
+        sites.wait_for_standbys(2)
+        # The one that healed is to lead.
+        other = next(each for each in sites.others(leader) if not each.is_serving)
+        other.signal(signal.SIGSTOP)
+        sites.wait_for_leader().hand_over()
+        assert sites.wait_for_leader() is leader
+        other.signal(signal.SIGCONT)
+        load.goes_on(claims=2)
+    sites.wait_for_standbys(2)
+
+
+def test_a_clock_that_jumps(sites: Sites) -> None:
+    """That of a leader, by a day; whoever takes over has another one."""
+    leader = sites.wait_for_leader()
+    with watched(sites, "clock") as load:
+        ask(leader.data_dir, "test advance clock", by_ms=86_400_000)
+        load.goes_on(claims=0)
+        leader.kill9()
+        replaced(sites, leader)
+        leader.begin()
+        load.goes_on(claims=1)
+    sites.wait_for_standbys(2)
+
+
+def test_a_hand_over_and_a_stop_lose_nobody_for_long(sites: Sites) -> None:
+    with watched(sites, "handover") as load:
+        leader = sites.wait_for_leader()
+        leader.hand_over()
+        following = replaced(sites, leader)
+        is_standby_again(sites, leader)
+        load.goes_on(claims=1)
+        assert following.stop() == 0
+        sites.wait_for_leader()
+        load.goes_on(claims=2)
+        following.begin()
+        sites.wait_for_standbys(2)
+
+
+def test_a_leader_and_a_standby_that_are_killed_together(sites: Sites) -> None:
+    leader = sites.wait_for_leader()
+    standby, last = sites.others(leader)
+    with watched(sites, "pair") as load:
+        sites.wait_for_standbys(2)
+        leader.kill9()
+        standby.kill9()
+        assert replaced(sites, leader) is last
+        load.goes_on(claims=1)
+        leader.begin()
+        standby.begin()
+        sites.wait_for_standbys(2)
