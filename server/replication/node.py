@@ -241,6 +241,9 @@ class Node:
                 self.roles.committed(now, is_all=not writer.is_under_way)
             if not self._ticks % WRITER_TICKS:
                 writer.tick()
+                if self._is_sync_slow:
+                    # It sends no beats, and would not hear that somebody else has claimed.
+                    writer.look()
             self._look_at_stall(now)
         if self._leading is not None:
             self._look_at_sync(now, self._leading)

@@ -218,6 +218,11 @@ class LogWriter:
             if not under_way.ticks % _OLD_TICKS:
                 self._read()
 
+    def look(self) -> None:
+        """Read what stands behind the last known record although none is under way: a claim?"""
+        if self._under_way is None and not self._reading and self.is_leading and not self.has_ended:
+            self._read()
+
     # What the engine says: LogAnswers.
 
     def acked(self, token: int, sequence: int) -> None:
@@ -238,15 +243,17 @@ class LogWriter:
 
     def lost(self) -> None:
         """The connection is gone, and with it all answers."""
+        self._reading = 0
         if self._under_way is not None and not self.has_ended:
             self._read()
 
     def found(self, token: int, sequence: int, raw: bytes) -> None:
         """Something stands behind the last known record (W3)."""
         under_way = self._under_way
-        if token != self._reading or under_way is None or self.has_ended:
+        if token != self._reading or self.has_ended:
             return
-        if sequence == self.at.sequence + 1 and raw == b"".join(under_way.parts):
+        is_next = sequence == self.at.sequence + 1
+        if under_way is not None and is_next and raw == b"".join(under_way.parts):
             self._commit(under_way)
             return
         try:
@@ -260,13 +267,15 @@ class LogWriter:
     def ended(self, token: int, last: int) -> None:
         """Nothing else stands there: the record under way is sent again."""
         under_way = self._under_way
-        if token != self._reading or under_way is None or self.has_ended:
+        if token != self._reading or self.has_ended:
             return
         self._reading = 0
         try:
             self._view.ended(last)
         except LogBroken as error:
             self._break(str(error))
+            return
+        if under_way is None:
             return
         if last == self.at.sequence:
             self.repeat_count += 1
@@ -333,6 +342,8 @@ class LogWriter:
     def _start(self, header: RecordHeader, body: Sequence[bytes]) -> None:
         self._under_way = _UnderWay(header, body, self._subjects.of(header))
         self._under_way.first_token = self._token + 1
+        # The answers to a look tell nothing of it.
+        self._reading = 0
         self._send(self._under_way)
 
     def _send(self, under_way: _UnderWay) -> None:

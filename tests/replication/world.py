@@ -76,8 +76,10 @@ class World:
                 writer.request()
         elif chance < 0.64:
             node.sync()
-        elif chance < 0.80:
+        elif chance < 0.77:
             writer.tick()
+        elif chance < 0.80:
+            writer.look()
         elif chance < 0.86:
             writer.beat()
         elif chance < 0.91:

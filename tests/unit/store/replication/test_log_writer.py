@@ -279,6 +279,44 @@ def test_a_claim_of_a_higher_epoch_deposes() -> None:
     assert engine.purged == []
 
 
+def test_a_look_finds_a_claim_with_nothing_under_way() -> None:
+    engine = leader()
+    engine.writer.look()
+    engine.writer.look()
+    assert len(engine.reads) == 1
+    engine.answer()
+    engine.writer.look()
+    assert engine.said == ["claimed"]
+    other = Engine()
+    other.messages = [*engine.messages]
+    second = LogWriter(other, other, Subjects("t"), engine.writer.at)
+    second.claim("other", NONCE)
+    other.take()
+    engine.messages = other.messages
+    engine.answer()
+    assert engine.said == ["claimed", "deposed by 2"]
+
+
+def test_answers_to_a_look_tell_nothing_of_a_record_that_was_sent_since() -> None:
+    engine = leader()
+    engine.writer.look()
+    append(engine, 1)
+    sent = len(engine.sent)
+    engine.answer()
+    assert len(engine.sent) == sent
+    engine.writer.lost()
+    engine.answer()
+    assert len(engine.sent) == sent + 1
+
+
+def test_a_look_whose_connection_is_lost_is_made_again() -> None:
+    engine = leader()
+    engine.writer.look()
+    engine.writer.lost()
+    engine.writer.look()
+    assert len(engine.reads) == 2
+
+
 def test_a_claim_that_another_has_won_has_failed() -> None:
     """Also when its epoch is the same, and only the name and chance differ."""
     engine = Engine()
