@@ -282,7 +282,7 @@ class Sites:
     def epoch(self) -> int:
         """Of the latest claim whose broker serves."""
         self.wait_for_leader()
-        return max(status["epoch"] for status in self._serving())
+        return max(int(status["epoch"]) for status in self._serving())
 
     def stream_leader(self) -> NatsServer:
         """The server that leads the stream."""
