@@ -242,12 +242,8 @@ def start_broker(
         runtime.scratch.sweep()
     runtime.state.restore(recovered, settings.all_vhosts())
     seed_users(runtime, settings)
-    _settle_start(
-        runtime,
-        settings,
-        restored,
-        others_have_led=_others_have_led(tap, ledger_files, recovered_lsn),
-    )
+    others_have_led = _others_have_led(tap, ledger_files, recovered_lsn)
+    _settle_start(runtime, settings, restored, others_have_led=others_have_led)
     runtime.state.record_start(recovered_lsn, host.random_token)
     runtime.turn.start(runtime.journal_writer)
     return runtime

@@ -62,7 +62,7 @@ def unknown(history: History) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "sign"),
+    ("change", "sign"),
     [
         (late, "a delivered 1 to connection 0 when b delivered"),
         (back, "again after a committed ack"),
@@ -72,9 +72,9 @@ def unknown(history: History) -> None:
         (unknown, "nobody published"),
     ],
 )
-def test_what_may_not_be_is_found(spoil: Callable[[History], None], sign: str) -> None:
+def test_what_may_not_be_is_found(change: Callable[[History], None], sign: str) -> None:
     history = honest()
-    spoil(history)
+    change(history)
     found = judge(history, LEFT, is_single=True)
     assert any(sign in each for each in found), found
 

@@ -19,7 +19,7 @@ import pytest
 from tests.engine.servers import MISSING, STREAM, SUBJECTS, NatsServer, program
 from tests.engine.talk import Questions, read_all
 from tests.failover.sites import Sites
-from tests.failover.watched import watched
+from tests.failover.watched import Alarms, watched
 from tests.fault import loop_disk
 from tests.fault.loop_disk import LOG_FLUSHED, NOTHING_FLUSHED, LoopDisk
 from vouchmq.server.replication import jetstream
@@ -76,13 +76,13 @@ def revive(server: NatsServer, how: signal.Signals) -> None:
 def test_two_servers_are_lost(sites: Sites, how: signal.Signals) -> None:
     """Publishers are blocked, nobody takes over, and everything goes on with one of them."""
     with watched(sites, f"two-{how.name}") as load:
-        lost = random.sample(sites.cluster.servers, 2)
+        alarms, lost = Alarms(sites), random.sample(sites.cluster.servers, 2)
         for each in lost:
             each.signal(how)
-        load.publisher.wait_to_hear("replication")
+        alarms.wait_until_raised()
         confirmed = load.publisher.confirmed_count
         revive(lost[0], how)
-        load.publisher.wait_to_hear("unblocked")
+        alarms.wait_until_cleared()
         load.goes_on(claims=0)
         assert load.publisher.confirmed_count > confirmed
         revive(lost[1], how)
@@ -174,9 +174,10 @@ def test_a_log_that_is_full(tmp_path: Path) -> None:
     with Sites(tmp_path, max_bytes=2_000_000) as sites:
         sites.start()
         with watched(sites, "full", size_bytes=20_000) as load:
-            load.publisher.wait_to_hear("replication")
+            alarms = Alarms(sites)
+            alarms.wait_until_raised()
             asyncio.run(enlarge(sites))
-            load.publisher.wait_to_hear("unblocked")
+            alarms.wait_until_cleared()
             load.publisher.wait(50)
 
 

@@ -10,6 +10,7 @@ from tests.engine.servers import PATIENCE_S
 from tests.failover.clients import Consumer, History, Publisher, declare, left_in
 from tests.failover.judge import judge
 from tests.failover.sites import Sites
+from tests.waiting import wait_until
 
 # Clients that hear nothing so long try another address.
 SILENCE_S: Final = 4.0
@@ -41,6 +42,11 @@ class Watched:
         for each in (self.publisher, *self._consumers):
             each.end()
 
+    def abandon(self) -> None:
+        """Finish whatever waits for an answer."""
+        for each in (self.publisher, *self._consumers):
+            each.abandon()
+
     def judge(self) -> None:
         """Nothing is lost, nothing came back, marks and order are right."""
         leader = self.sites.wait_for_leader()
@@ -54,6 +60,28 @@ class Watched:
         assert self.sites.epoch() == self.epoch + claims
 
 
+class Alarms:
+    """The alarm of brokers that can commit nothing, from now on."""
+
+    def __init__(self, sites: Sites) -> None:
+        self._sites = sites
+        self._known = self._counts()
+
+    def _counts(self) -> tuple[int, int]:
+        lines = [line for each in self._sites.brokers for line in each.output().splitlines()]
+        told = [line for line in lines if '"resource": "replication"' in line]
+        raised = sum('"alarm.raised"' in line for line in told)
+        return raised, sum('"alarm.cleared"' in line for line in told)
+
+    def wait_until_raised(self) -> None:
+        """Publishers are blocked."""
+        wait_until(lambda: self._counts()[0] > self._known[0], self._sites.evidence)
+
+    def wait_until_cleared(self) -> None:
+        """They are not any more."""
+        wait_until(lambda: self._counts()[1] > self._known[1], self._sites.evidence)
+
+
 @contextmanager
 def watched(
     sites: Sites, queue: str, *, silence_s: float = PATIENCE_S, size_bytes: int = 100
@@ -63,6 +91,8 @@ def watched(
     load.start()
     try:
         yield load
-    finally:
-        load.end()
+    except BaseException:
+        load.abandon()
+        raise
+    load.end()
     load.judge()
