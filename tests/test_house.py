@@ -211,7 +211,7 @@ ROOMS: Final[dict[str, Room]] = {
         WORLD,
     ),
     # Programs to copy from: each runs by itself and knows nothing of this broker.
-    "examples": Room((), frozenset({"aio_pika", "pika"}), WORLD),
+    "examples": Room((), frozenset({"aio_pika", "celery", "kombu", "pika", "yarl"}), WORLD),
     "examples.spark": Room(
         ("vouchmq.kit", "vouchmq.spark"), frozenset({"pyarrow", "pyspark"}), WORLD
     ),
