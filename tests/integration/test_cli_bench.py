@@ -69,6 +69,9 @@ def test_mistakes_are_one_line(broker: BrokerProcess) -> None:
         assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (1, "", 1)
         assert reason in done.stderr
         assert "wrong" not in done.stderr
+    done = run_command("bench", "--url", "http://127.0.0.1/", *SHORT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "vouchmq: url: must begin with amqp:// or amqps://\n"
 
 
 def test_a_broker_that_ends_meanwhile(tmp_path: Path) -> None:

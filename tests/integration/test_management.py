@@ -104,6 +104,7 @@ def test_a_management_process_of_a_broker_that_runs_already(tmp_path: Path) -> N
         broker.kill9()
         gone = ask(port, "GET", "/api/whoami", headers=headers)
         assert (gone.status, gone.body["error"]) == (503, "service_unavailable")
+        wait_until(lambda: "management.broker_awaited" in log.read_text(), log.read_text)
         broker.start()
         assert ask(port, "GET", "/api/whoami", headers=headers).status == 200
         process.send_signal(signal.SIGINT)

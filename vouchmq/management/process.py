@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -133,10 +133,21 @@ async def _announce(broker: Broker, options: Options, port: int, metrics_port: i
     facts = {"pid": os.getpid(), "hosts": options.hosts, "port": port, "metrics_port": metrics_port}
     if options.cert_file:
         facts["is_tls"] = True
+    clock = asyncio.get_running_loop().time
+    is_awaited = False
     while True:
-        # An older broker does not take it, and works without.
-        with suppress(BrokerUnavailable, CommandRefused):
+        began = clock()
+        try:
             await broker.hold("announce management", **facts)
+        except CommandRefused:
+            pass  # An older broker does not take it, and works without.
+        except BrokerUnavailable as error:
+            # One that was there for a while has gone. Who has started this process knows of itself.
+            is_awaited = is_awaited and clock() - began < ANNOUNCE_S
+            if not (is_awaited or options.is_watched):
+                is_awaited = True
+                reason = str(error)
+                log.warning("management.broker_awaited", data_dir=options.data_dir, reason=reason)
         await asyncio.sleep(ANNOUNCE_S)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from vouchmq.server.cli.options import json_option, settings_options_as_needed
-from vouchmq.server.cli.program import CommandFailed
+from vouchmq.server.cli.program import EXIT_MISTAKE, CommandFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,10 +91,15 @@ def bench(
     messages that had to wait for it.
 
     Exit 0 on success, 1 if the broker refuses, ends or does not answer, 2 if no broker uses the
-    directory.
+    directory or the URL cannot be used.
     """
     module = import_module("vouchmq.kit.load.run")
     workers = import_module("vouchmq.kit.load.workers")
+    if url is not None:
+        try:
+            import_module("vouchmq.kit.bulk.url").targets(url)
+        except ValueError as error:
+            raise CommandFailed(str(error), EXIT_MISTAKE) from None
     load = workers.Load(
         url=url or _local(load_settings()),
         queue=module.queue_name(),
