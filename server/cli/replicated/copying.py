@@ -56,7 +56,6 @@ def copy_directory(
         raise SettingsError("ha_log: name the servers of the log, such as nats://host:4222")
     # Whether the servers can be trusted is for the brokers to see, as with an empty log.
     engine = engine_of(replace(settings, ha_unsafe_log=True))
-    configure_logs("error", "auto")
     if not directory.is_dir():
         raise CommandFailed(f"{directory} is no data directory", 2)
     told = _Told(sys.stderr, time.monotonic)
@@ -68,6 +67,7 @@ def copy_directory(
                     f"{directory} belongs to no log: vouchmq ha create --from makes one of it"
                 )
             checked = _check(disk, directory)
+            configure_logs("error", "auto")
             copied = asyncio.run(
                 copy(
                     engine,
