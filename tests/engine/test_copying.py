@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -23,6 +25,12 @@ from tests.integration.broker_process import (
     clean_environment,
     run_command,
 )
+from vouchmq.server.cli.client import LocalBroker
+from vouchmq.server.cli.program import CommandFailed
+from vouchmq.server.cli.replicated.position import position_of
+from vouchmq.server.edge.replicated.engine import Engine, ask
+from vouchmq.server.replication.connection import Options
+from vouchmq.server.replication.jetstream import API
 
 pytestmark = pytest.mark.skipif(program() is None, reason=MISSING)
 
@@ -99,16 +107,15 @@ def channel_on(broker: BrokerProcess) -> Iterator[BlockingChannel]:
 
 def status(broker: BrokerProcess) -> dict[str, object]:
     """What `vouchmq ha status` says; nothing while the broker starts."""
-    done = run_command("ha", "status", "--json", "--data-dir", str(broker.data_dir))
-    found: dict[str, object] = json.loads(done.stdout) if done.stdout else {}
-    return found
+    try:
+        return LocalBroker(broker.data_dir).ask("ha status")
+    except CommandFailed:
+        return {}
 
 
 def position(broker: BrokerProcess) -> dict[str, object]:
-    done = run_command("ha", "position", "--json", "--data-dir", str(broker.data_dir))
-    assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    """What `vouchmq ha position` says."""
+    return position_of(broker.data_dir)
 
 
 def refused_start(broker: BrokerProcess) -> str:
@@ -174,6 +181,10 @@ def fill(broker: BrokerProcess) -> None:
             method, _, _ = channel.basic_get("q")
             channel.basic_ack(method.delivery_tag)
         channel.basic_publish("", "bulk", b"last" * 300_000, PERSISTENT)
+        # Of these each needs a segment of its own, and none is emptied.
+        channel.queue_declare("large", durable=True)
+        for number in range(4):
+            channel.basic_publish("", "large", b"%d" % number * 700_000, PERSISTENT)
 
 
 def has_all(broker: BrokerProcess) -> None:
@@ -189,6 +200,8 @@ def has_all(broker: BrokerProcess) -> None:
         assert [body for body, _ in bodies(channel, "mortal")] == [b"m3", b"m4"]
         assert [body for body, _ in bodies(channel, "dead")] == [b"m0", b"m1", b"m2"]
         assert bodies(channel, "bulk") == [(b"last" * 300_000, False)]
+        large = [(b"%d" % number * 700_000, False) for number in range(4)]
+        assert bodies(channel, "large") == large
         channel.basic_publish("events", "a.c", b"still bound", PERSISTENT)
         assert bodies(channel, "q") == [(b"still bound", False)]
         channel.basic_qos(prefetch_count=30)
@@ -215,7 +228,7 @@ def test_a_log_begins_with_the_directory_of_one_broker(place: Place) -> None:
     alone.kill9()
     with suppress(AMQPError):
         connection.close()
-    assert len([*alone.data_dir.glob("*.journal")]) > 2
+    assert len([*alone.data_dir.glob("*.journal")]) > 3
     damaged = place.directory / "damaged"
     shutil.copytree(alone.data_dir, damaged, ignore=shutil.ignore_patterns("*.sock"))
     name = max(damaged.glob("*.journal")).name
@@ -335,6 +348,34 @@ def test_a_log_that_is_gone_is_made_again_of_a_node(place: Place, engine: NatsSe
     first.kill9()
     second.wait_until_ready()
     assert numbers(second) == [*range(45)]
+
+
+def test_a_leader_that_still_runs_cannot_write_to_the_log_in_place_of_its_own(
+    place: Place, engine: NatsServer
+) -> None:
+    assert place.run("create").returncode == 0
+    first, second = place.broker("first"), place.broker("second")
+    first.start()
+    second.begin()
+    publish(first, 0, 20)
+    second.wait_until(lambda: status(second).get("is_complete"))
+    assert second.stop() == 0
+    # While it knows nothing of that: what it has under way is for the stream of this name.
+    os.kill(first.pid, signal.SIGSTOP)
+    servers = Engine((engine.server,), Options(), "orders", ())
+    removed = asyncio.run(ask(servers, f"{API}STREAM.DELETE.orders", b""))
+    assert b'"success":true' in removed.payload
+    rescue = ("rescue", "--data-dir", str(second.data_dir))
+    done = place.run(*rescue)
+    assert done.returncode == 0, done.stderr
+    before = messages_in(engine)
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.wait() == 1
+    assert "the log begins again at sequence 1000000001" in first.output()
+    assert messages_in(engine) == before
+    assert "the directory follows the log" in refused_start(first)
+    second.start()
+    assert numbers(second) == [*range(20)]
 
 
 def test_a_log_that_has_lost_its_end_is_made_again_in_another_stream(
