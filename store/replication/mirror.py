@@ -129,8 +129,8 @@ class Mirror:
         if log_id and known_id and known_id != log_id:
             raise NoMirror(
                 f"the directory follows the log {known_id.hex()}, and the stream has the log"
-                f" {log_id.hex()}: name the other stream, or, if this log was made in place of that"
-                " one, empty the directory, and it copies this one"
+                f" {log_id.hex()}: name the other stream, or, if vouchmq ha rescue made this log in"
+                " place of that one, empty the directory, and it copies this one"
             )
         return position.at or START, known_id or log_id
 

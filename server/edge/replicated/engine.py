@@ -245,7 +245,8 @@ async def find_log(engine: Engine) -> LogFound | None:
         JetStreamError: there is no such stream, or nobody answers
         UnsupportedFormat: a newer program wrote it
     """
-    first = await _next_lasting(engine, 1)
+    # Whatever is there: nothing that stands before an origin is a log.
+    first = await _next_record(engine, 1)
     if first is None or first[1].header.kind not in record.ORIGINS:
         return None
     at, one = first
@@ -253,7 +254,7 @@ async def find_log(engine: Engine) -> LogFound | None:
     is_finished = one.header.kind == record.ORIGIN
     while not is_finished:
         # Claims of those who copied may be in between; no other before it is complete.
-        found = await _next_lasting(engine, at + 1)
+        found = await _next_record(engine, at + 1, engine.subjects.lasting)
         if found is None:
             break
         at, one = found
@@ -261,9 +262,9 @@ async def find_log(engine: Engine) -> LogFound | None:
     return LogFound(log_id, is_finished)
 
 
-async def _next_lasting(engine: Engine, first: int) -> tuple[int, Record] | None:
-    """The next record from a sequence on that is never purged, and its sequence."""
-    request = jetstream.next_request(first, engine.subjects.lasting)
+async def _next_record(engine: Engine, first: int, subject: str = "") -> tuple[int, Record] | None:
+    """The next record from a sequence on, with a subject or any, and its sequence."""
+    request = jetstream.next_request(first, subject)
     answer = await ask(engine, f"{API}STREAM.MSG.GET.{engine.stream}", request)
     try:
         stored = jetstream.parse_next(answer)

@@ -151,7 +151,8 @@ class Membership:
                 if error.code == jetstream.STREAM_NOT_FOUND:
                     raise StartupError(
                         f"ha_stream: there is no stream {self._engine.stream}: make it once with"
-                        " vouchmq ha create"
+                        " vouchmq ha create, or, if there was one, with vouchmq ha rescue from what"
+                        " a node still has"
                     ) from None
                 if not attempts % SAID_EVERY:
                     log.warning("replication.awaited", reason=error.text)
