@@ -204,7 +204,7 @@ class Publisher(Roamer):
         self._window = window
         self._pace_s = pace_s
         self._padding = b"." * size_bytes
-        self.repeated_count = 0
+        self.repeated_count = self.nacked_count = 0
         # Beyond this it publishes nothing.
         self.most = 1 << 60
 
@@ -221,7 +221,7 @@ class Publisher(Roamer):
             lambda: f"{self.confirmed_count} confirmed, {self.connected_to[-5:]}",
             limit_s=PATIENCE_S,
         )
-        assert self.history.complaints == []
+        assert not self.history.complaints, self.history.complaints
 
     def is_done(self) -> bool:
         """When nothing waits for its confirm."""
@@ -253,7 +253,8 @@ class Publisher(Roamer):
                     return
                 time.sleep(RETRY_S)
                 continue
-            self._settle(self.read(client), pending)
+            # What was refused is published again, behind what waits already.
+            again += self._settle(self.read(client), pending)
 
     def _fresh(self) -> bytes:
         published = self.history.published
@@ -263,16 +264,18 @@ class Publisher(Roamer):
         published.append(name)
         return name
 
-    def _settle(self, value: object, pending: dict[int, bytes]) -> None:
+    def _settle(self, value: object, pending: dict[int, bytes]) -> list[bytes]:
+        """Note a confirm; what was refused."""
         if not isinstance(value, amqp.Basic.Ack | amqp.Basic.Nack):
-            return
+            return []
         tag = value.delivery_tag or 0
         tags = [n for n in pending if n <= tag] if value.multiple else [tag]
         names = [pending.pop(each) for each in tags]
         if isinstance(value, amqp.Basic.Nack):
-            self.history.complaints.append(f"nacked: {names}")
-        else:
-            self.history.confirmed.update(names)
+            self.nacked_count += len(names)
+            return names[::-1]
+        self.history.confirmed.update(names)
+        return []
 
 
 class Consumer(Roamer):

@@ -174,7 +174,8 @@ class Sites:
         )
         self.sites: list[Site] = []
         for at, (name, server) in enumerate(zip("abc", servers, strict=True)):
-            host = () if network is None else ("--host", server.address)
+            listening = ("--host", server.address, "--loopback-users", "none")
+            host = () if network is None else listening
             broker = SiteBroker(
                 directory / name,
                 address=server.address,

@@ -1,6 +1,6 @@
 """A leading broker is lost or in trouble, in each way that there is; three machines, three servers.
 
-All wait for events; what takes time is `ha_takeover_after_s`, two seconds here.
+All wait for events; what takes time is `ha_takeover_after_s`, three seconds here.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pamqp.commands as amqp
 import psutil
@@ -31,7 +32,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(program() is None, reason=MIS
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     """Three machines; each test leaves them with a leader and two standbys."""
     directory = tmp_path_factory.mktemp("leaders")
-    with Sites(directory, flags=("--test-commands", "on"), programs=(PROGRAM,) * 3) as made:
+    flags = ("--test-commands", "on")
+    with Sites(directory, flags=flags, takeover_after_s="3", programs=(PROGRAM,) * 3) as made:
         made.start()
         yield made
     shutil.rmtree(directory)
@@ -45,20 +47,6 @@ def replaced(sites: Sites, leader: SiteBroker) -> SiteBroker:
 def is_standby_again(sites: Sites, broker: SiteBroker) -> None:
     """Wait until a broker that was deposed has begun again."""
     wait_until(lambda: broker.can_take_over, sites.evidence)
-
-
-def test_standbys_that_are_killed_or_paused_are_not_noticed(sites: Sites) -> None:
-    leader = sites.wait_for_leader()
-    first, second = sites.others(leader)
-    with watched(sites, "standbys") as load:
-        first.kill9()
-        second.signal(signal.SIGSTOP)
-        load.goes_on(claims=0)
-        second.signal(signal.SIGCONT)
-        first.begin()
-        sites.wait_for_standbys(2)
-        load.goes_on(claims=0)
-    assert len(load.publisher.connected_to) == 1
 
 
 def test_a_leader_that_is_killed(sites: Sites) -> None:
@@ -164,7 +152,7 @@ def test_standbys_that_claim_at_once(sites: Sites) -> None:
         assert [each.is_serving for each in sites.brokers].count(True) == 1
 
 
-@pytest.mark.parametrize("place", ["claim", "recovery"])
+@pytest.mark.parametrize("place", ["claim", pytest.param("recovery", marks=pytest.mark.campaign)])
 def test_a_standby_that_dies_with_its_claim_or_in_its_recovery(sites: Sites, place: str) -> None:
     """The claim is committed, and nobody knows: the epoch has no leader, and the next one comes."""
     leader = sites.wait_for_leader()
@@ -182,32 +170,46 @@ def test_a_standby_that_dies_with_its_claim_or_in_its_recovery(sites: Sites, pla
         sites.wait_for_standbys(2)
 
 
-@pytest.mark.parametrize("is_whole", [False, True], ids=["bit", "file"])
-def test_a_segment_that_rots_on_a_standby_or_a_former_leader(sites: Sites, is_whole: bool) -> None:
+@pytest.mark.parametrize("damage", ["bit", pytest.param("file", marks=pytest.mark.campaign)])
+def test_a_segment_that_rots_on_a_standby_or_a_former_leader(sites: Sites, damage: str) -> None:
     """It is read again from the log, and whoever has it may lead."""
     leader = sites.wait_for_leader()
-    with watched(sites, f"rot-{is_whole}", size_bytes=2000) as load:
+    with watched(sites, f"rot-{damage}", size_bytes=2000) as load:
         load.publisher.wait(200)
         leader.kill9()
-        replaced(sites, leader)
-        segment = max(leader.data_dir.glob("*.journal"), key=lambda each: each.stat().st_size)
-        if is_whole:
+        following = replaced(sites, leader)
+        segment = max(leader.data_dir.glob("*.journal"), key=written_bytes)
+        if damage == "file":
             segment.unlink()
         else:
             raw = bytearray(segment.read_bytes())
-            raw[len(raw) // 2] ^= 1
+            raw[written_bytes(segment) // 2] ^= 1
             segment.write_bytes(raw)
+        whole = following.data_dir / segment.name
         leader.begin()
-        leader.wait_for_log("replication.segment_healed")
+        wait_until(lambda: starts_the_same(segment, whole), sites.evidence)
         sites.wait_for_standbys(2)
         # The one that healed is to lead.
         other = next(each for each in sites.others(leader) if not each.is_serving)
         other.signal(signal.SIGSTOP)
         sites.wait_for_leader().hand_over()
-        assert sites.wait_for_leader() is leader
+        wait_until(lambda: leader.is_serving, sites.evidence)
         other.signal(signal.SIGCONT)
         load.goes_on(claims=2)
     sites.wait_for_standbys(2)
+
+
+def written_bytes(segment: Path) -> int:
+    """How much of a segment is no empty space."""
+    return len(segment.read_bytes().rstrip(b"\0"))
+
+
+def starts_the_same(one: Path, other: Path) -> bool:
+    """Whether one of two segments has what the other one has."""
+    if not one.exists():
+        return False
+    size = written_bytes(other)
+    return one.read_bytes()[:size] == other.read_bytes()[:size]
 
 
 def test_a_clock_that_jumps(sites: Sites) -> None:
@@ -237,6 +239,7 @@ def test_a_hand_over_and_a_stop_lose_nobody_for_long(sites: Sites) -> None:
         sites.wait_for_standbys(2)
 
 
+@pytest.mark.campaign
 def test_a_leader_and_a_standby_that_are_killed_together(sites: Sites) -> None:
     leader = sites.wait_for_leader()
     standby, last = sites.others(leader)

@@ -24,7 +24,7 @@ pytestmark = [
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     """Three machines, each with a broker and a server; each test leaves them with a leader."""
     directory = tmp_path_factory.mktemp("partitions")
-    with Network() as network, Sites(directory, network=network, takeover_after_s="3") as made:
+    with Network() as network, Sites(directory, network=network, takeover_after_s="5") as made:
         made.start()
         yield made
     shutil.rmtree(directory)
@@ -84,7 +84,9 @@ def test_clients_that_reach_the_leader_only(sites: Sites) -> None:
     assert len(load.publisher.connected_to) == 1
 
 
-@pytest.mark.parametrize("clients", [False, True], ids=["log", "all"])
+@pytest.mark.parametrize(
+    "clients", [pytest.param(False, marks=pytest.mark.campaign), True], ids=["log", "all"]
+)
 def test_a_leader_with_a_minority_of_the_log(sites: Sites, clients: bool) -> None:
     """It commits nothing more; another one leads, and it begins again when it can read."""
     leader = sites.wait_for_leader()
@@ -98,6 +100,7 @@ def test_a_leader_with_a_minority_of_the_log(sites: Sites, clients: bool) -> Non
         load.goes_on(claims=1)
 
 
+@pytest.mark.campaign
 def test_a_leader_whose_packets_to_other_machines_are_lost(sites: Sites) -> None:
     """It hears them, and they do not hear it: whoever leads then, nothing is lost."""
     leader = sites.wait_for_leader()

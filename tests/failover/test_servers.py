@@ -63,6 +63,20 @@ def test_a_server_is_lost(
     assert len(load.publisher.connected_to) == 1
 
 
+def test_standbys_that_are_killed_or_paused_are_not_noticed(sites: Sites) -> None:
+    leader = sites.wait_for_leader()
+    first, second = sites.others(leader)
+    with watched(sites, "standbys") as load:
+        first.kill9()
+        second.signal(signal.SIGSTOP)
+        load.goes_on(claims=0)
+        second.signal(signal.SIGCONT)
+        first.begin()
+        sites.wait_for_standbys(2)
+        load.goes_on(claims=0)
+    assert len(load.publisher.connected_to) == 1
+
+
 def revive(server: NatsServer, how: signal.Signals) -> None:
     """Take back what was done to a server."""
     if how == signal.SIGSTOP:
@@ -72,7 +86,11 @@ def revive(server: NatsServer, how: signal.Signals) -> None:
         server.start()
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "paused"])
+@pytest.mark.parametrize(
+    "how",
+    [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.campaign)],
+    ids=["killed", "paused"],
+)
 def test_two_servers_are_lost(sites: Sites, how: signal.Signals) -> None:
     """Publishers are blocked, nobody takes over, and everything goes on with one of them."""
     with watched(sites, f"two-{how.name}") as load:
@@ -90,6 +108,7 @@ def test_two_servers_are_lost(sites: Sites, how: signal.Signals) -> None:
     assert len(load.publisher.connected_to) == 1
 
 
+@pytest.mark.campaign
 def test_the_leading_broker_and_the_leader_of_the_stream_are_killed_together(sites: Sites) -> None:
     with watched(sites, "both") as load:
         server, leader = sites.stream_leader(), sites.wait_for_leader()
@@ -102,6 +121,7 @@ def test_the_leading_broker_and_the_leader_of_the_stream_are_killed_together(sit
         sites.wait_for_standbys(2)
 
 
+@pytest.mark.campaign
 def test_everything_is_killed_at_once(sites: Sites) -> None:
     with watched(sites, "everything") as load:
         for server in sites.cluster.servers:
@@ -118,7 +138,9 @@ def test_everything_is_killed_at_once(sites: Sites) -> None:
 
 
 @pytest.mark.skipif(bool(loop_disk.why_not("ext4")), reason=loop_disk.why_not("ext4") or "-")
-@pytest.mark.parametrize("flag", [LOG_FLUSHED, NOTHING_FLUSHED])
+@pytest.mark.parametrize(
+    "flag", [NOTHING_FLUSHED, pytest.param(LOG_FLUSHED, marks=pytest.mark.campaign)]
+)
 def test_the_power_of_all_machines_is_cut_at_once(tmp_path: Path, flag: int) -> None:
     """File systems of their own: what was not synced is gone, on brokers and servers alike."""
     with ExitStack() as stack:
@@ -170,14 +192,16 @@ def running(sites: Sites) -> list[psutil.Process]:
 
 
 def test_a_log_that_is_full(tmp_path: Path) -> None:
-    """Publishers are blocked and nothing is refused, until an operator makes room."""
+    """Publishers are blocked and nothing is refused, until an operator makes room.
+
+    Another broker may take over meanwhile, as there may be room for its claim: that helps nobody.
+    """
     with Sites(tmp_path, max_bytes=2_000_000) as sites:
         sites.start()
         with watched(sites, "full", size_bytes=20_000) as load:
             alarms = Alarms(sites)
             alarms.wait_until_raised()
             asyncio.run(enlarge(sites))
-            alarms.wait_until_cleared()
             load.publisher.wait(50)
 
 
@@ -212,7 +236,7 @@ def test_a_log_that_has_lost_what_it_acknowledged(tmp_path: Path) -> None:
     with Sites(tmp_path, flags=("--segment-size-bytes", str(1 << 24))) as sites:
         leader = sites.start()
         with watched(sites, "lost") as load:
-            load.publisher.wait(100)
+            load.publisher.wait(20)
         log = asyncio.run(read_all(sites.cluster.addresses))
         # A running leader is told by the refusal of its next beat; standbys read it.
         asyncio.run(replace_log(sites, log[:-20]))
@@ -221,12 +245,14 @@ def test_a_log_that_has_lost_what_it_acknowledged(tmp_path: Path) -> None:
         assert "the log has lost" in leader.output()
         files = {each.name: contents(each.data_dir) for each in sites.brokers}
         hole = len(log) // 2
-        for records in (log[:-20], [*log[:hole], *log[hole + 1 :]], None):
+        for each, records in (
+            (sites.brokers[1], log[:-20]),
+            (sites.brokers[2], [*log[:hole], *log[hole + 1 :]]),
+            (leader, None),
+        ):
             asyncio.run(replace_log(sites, records))
-            for each in sites.brokers:
-                each.begin()
-            for each in sites.brokers:
-                assert each.wait() != 0, each.output()
+            each.begin()
+            assert each.wait() != 0, each.output()
         assert {each.name: contents(each.data_dir) for each in sites.brokers} == files
         assert "vouchmq ha create" in leader.output()
 

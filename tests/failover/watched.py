@@ -51,13 +51,17 @@ class Watched:
         """Nothing is lost, nothing came back, marks and order are right."""
         leader = self.sites.wait_for_leader()
         left = left_in(leader.url, self.queue)
-        assert judge(self.history, left, is_single=True) == []
-        assert self.sites.complaints() == []
+        wrong = judge(self.history, left, is_single=True) + self.sites.complaints()
+        assert wrong == [], wrong
 
     def goes_on(self, *, claims: int) -> None:
-        """It is served again, after so many claims since the start."""
+        """It is served again, after so many claims since the start; more where that is some.
+
+        On a busy machine a leader may be silent for long enough to be replaced.
+        """
         self.publisher.wait(50)
-        assert self.sites.epoch() == self.epoch + claims
+        made = self.sites.epoch() - self.epoch
+        assert made == claims or made > claims > 0, f"{made} claims"
 
 
 class Alarms:
