@@ -54,6 +54,7 @@ MUCH: Final = {
     "affinity": {"nodeAffinity": {}},
     "priorityClassName": "high",
 }
+REPLICATED: Final[dict[str, Any]] = {**MUCH, "replicated": {"enabled": True}}
 LEAST: Final[dict[str, Any]] = {"podDisruptionBudget": {"enabled": False}}
 
 
@@ -153,7 +154,9 @@ def test_image(linters: Path) -> None:
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
-@pytest.mark.parametrize("values", [{}, MUCH, LEAST], ids=["default", "much", "least"])
+@pytest.mark.parametrize(
+    "values", [{}, MUCH, LEAST, REPLICATED], ids=["default", "much", "least", "replicated"]
+)
 def test_chart(linters: Path, tmp_path: Path, values: object, version: str) -> None:
     """What it renders is what that version of Kubernetes knows."""
     found = rendered(linters, values)
@@ -183,7 +186,7 @@ def test_the_linter_of_manifests_bites(linters: Path, tmp_path: Path) -> None:
 
 
 def test_helm_finds_nothing_wrong(linters: Path) -> None:
-    for values in ({}, MUCH, LEAST):
+    for values in ({}, MUCH, LEAST, REPLICATED):
         told: Any = documents(linters, "lint", CHART, json.dumps(values))
         # An icon is recommended; that is all.
         assert [each["path"] for each in told["messages"]] == ["Chart.yaml"], told
@@ -194,6 +197,7 @@ def test_helm_finds_nothing_wrong(linters: Path) -> None:
     "values",
     [
         {"replicas": 3},
+        {"replicated": {"log": {"replicas": 1}}},
         {"persistence": {"sise": "1Gi"}},
         {"podDisruptionBudget": {"maxUnavailable": 2}},
         {"settings": {"users": []}},

@@ -10,6 +10,8 @@ import os
 import re
 import shutil
 import subprocess
+from base64 import b64decode
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +39,7 @@ BROKERS: Final = ["vouchmq-0", "vouchmq-1", "vouchmq-2"]
 COMPOSE_LOGS: Final = ["log-0", "log-1", "log-2"]
 LOG_SERVICE: Final = "vouchmq-log"
 LOGS: Final = [f"{LOG_SERVICE}-{number}.{LOG_SERVICE}" for number in range(3)]
+CHART_LABELS: Final = ("app.kubernetes.io/", "helm.sh/")
 # What Docker needs: addresses of containers change, those of services do not.
 DNS_ONLY: Final = re.compile(
     r" init-addr \S+ resolvers names$|\n# Names of containers.*?\n(?=\nlisten)", re.DOTALL | re.M
@@ -59,8 +62,12 @@ def manifests() -> dict[tuple[str, str], Any]:
 
 
 def loaded(name: str) -> list[Any]:
+    return documents("load", DEPLOY / name)
+
+
+def documents(*arguments: str | Path) -> list[Any]:
     done = subprocess.run(
-        [environment("deploy"), YAML_SIDE, "load", DEPLOY / name],
+        [environment("deploy"), YAML_SIDE, *arguments],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -170,7 +177,7 @@ def test_a_standby_counts_as_ready_when_it_could_take_over(
 def test_the_pod_is_that_of_one_broker(manifests: dict[tuple[str, str], Any]) -> None:
     """But for what the log needs."""
     [one] = [each for each in loaded("kubernetes/vouchmq.yaml") if each["kind"] == "StatefulSet"]
-    three = manifests["StatefulSet", "vouchmq"]
+    three = deepcopy(manifests["StatefulSet", "vouchmq"])
     specs = []
     for each in (one, three):
         pod = each["spec"]["template"]["spec"]
@@ -187,6 +194,48 @@ def test_the_pod_is_that_of_one_broker(manifests: dict[tuple[str, str], Any]) ->
     assert variables.keys() - one_variables.keys() == {
         *("LOG_PASSWORD", "VOUCHMQ_NODE", "VOUCHMQ_HA_LOG", "VOUCHMQ_HA_MONITORS")
     }
+
+
+def compared(value: Any) -> Any:
+    """With the labels of the manifest in place of the chart's, and without what only one has."""
+    if isinstance(value, list):
+        return [compared(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    kept = {key: each for key, each in value.items() if key not in ("annotations", "type")}
+    if (name := kept.get("app.kubernetes.io/name")) is not None:
+        own = {key: each for key, each in kept.items() if not key.startswith(CHART_LABELS)}
+        return {"app": name, **own}
+    return {key: compared(each) for key, each in kept.items()}
+
+
+def test_the_chart_makes_what_the_manifest_says(manifests: dict[tuple[str, str], Any]) -> None:
+    """But for names, labels and the restarts after a change."""
+    values = {
+        "auth": {"existingSecret": "vouchmq"},
+        "image": {"tag": "latest"},
+        "replicated": {"enabled": True, "log": {"existingSecret": "vouchmq-log"}},
+    }
+    text = json.dumps(documents("render", DEPLOY / "helm" / "vouchmq", json.dumps(values)))
+    found = {
+        (each["kind"], each["metadata"]["name"]): each
+        for each in json.loads(text.replace("shop-vouchmq", "vouchmq"))
+    }
+    assert found.keys() - manifests.keys() == {("Pod", "vouchmq-ping")}
+    for key, theirs in manifests.items():
+        for part in ("spec", "data"):
+            assert compared(found[key].get(part)) == compared(theirs.get(part)), key
+
+
+def test_the_log_of_the_chart_has_a_password_of_letters_and_digits() -> None:
+    """It is part of addresses; and TLS goes through the balancer."""
+    values = {"replicated": {"enabled": True}, "tls": {"existingSecret": "certificate"}}
+    found = documents("render", DEPLOY / "helm" / "vouchmq", json.dumps(values))
+    named = {(each["kind"], each["metadata"]["name"]): each for each in found}
+    secret = named["Secret", "shop-vouchmq-log"]["data"]["password"]
+    assert re.fullmatch(r"[A-Za-z0-9]{48}", b64decode(secret).decode())
+    balancer = named["ConfigMap", "shop-vouchmq-balancer"]["data"]["haproxy.cfg"]
+    assert balancer.count(":5671") == 1 + len(BROKERS)
 
 
 def test_configuration_of_the_balancer(
