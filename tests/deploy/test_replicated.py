@@ -227,8 +227,8 @@ def test_the_chart_makes_what_the_manifest_says(manifests: dict[tuple[str, str],
             assert compared(found[key].get(part)) == compared(theirs.get(part)), key
 
 
-def test_the_log_of_the_chart_has_a_password_of_letters_and_digits() -> None:
-    """It is part of addresses; and TLS goes through the balancer."""
+def test_a_password_that_the_chart_makes_fits_into_addresses() -> None:
+    """And TLS goes through the balancer."""
     values = {"replicated": {"enabled": True}, "tls": {"existingSecret": "certificate"}}
     found = documents("render", DEPLOY / "helm" / "vouchmq", json.dumps(values))
     named = {(each["kind"], each["metadata"]["name"]): each for each in found}
