@@ -70,6 +70,7 @@ def test_a_leader_that_is_paused_and_replaced(sites: Sites) -> None:
     assert leader.is_running
 
 
+@pytest.mark.xfail(reason="open: asks a broker for its role while that begins again", strict=False)
 def test_a_leader_whose_sync_hangs(sites: Sites) -> None:
     leader = sites.wait_for_leader()
     with watched(sites, "hangs", silence_s=SILENCE_S) as load:
