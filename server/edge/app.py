@@ -243,8 +243,13 @@ class Server:
         for number in IGNORED_SIGNALS:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
-        for number in (signal.SIGTERM, signal.SIGINT) if self._membership is not None else ():
+        if self._membership is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        # A process that has led has them blocked for the thread that watches the disk, and what it
+        # begins again as would never hear of them.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
 
     async def _accept(
         self, servers: Sequence[asyncio.Server], listening: Listening

@@ -217,6 +217,15 @@ def test_a_leader_that_was_replaced_confirms_nothing_and_begins_again(brokers: B
     assert brokers.standby.stop() == 0
 
 
+def test_a_broker_that_has_led_can_be_stopped_as_a_standby(brokers: Brokers) -> None:
+    """It goes on in the same process, which had SIGTERM blocked for the thread that takes it."""
+    brokers.start()
+    handed = run_command("ha", "handover", "--data-dir", str(brokers.leader.data_dir))
+    assert handed.returncode == 0, handed.stderr
+    brokers.leader.wait_until(lambda: status(brokers.leader).get("leader") == "second")
+    assert brokers.leader.stop() == 0
+
+
 def test_publishers_are_blocked_while_the_log_does_not_commit(
     brokers: Brokers, engine: NatsServer
 ) -> None:

@@ -70,14 +70,13 @@ def test_a_leader_that_is_paused_and_replaced(sites: Sites) -> None:
     assert leader.is_running
 
 
-@pytest.mark.xfail(reason="open: asks a broker for its role while that begins again", strict=False)
 def test_a_leader_whose_sync_hangs(sites: Sites) -> None:
     leader = sites.wait_for_leader()
     with watched(sites, "hangs", silence_s=SILENCE_S) as load:
         ask(leader.data_dir, "test hold confirms")
         replaced(sites, leader)
         load.goes_on(claims=1)
-        ask(leader.data_dir, "test release confirms")
+        # It reads the log although its sync hangs, and begins again without it.
         is_standby_again(sites, leader)
         load.goes_on(claims=1)
 
