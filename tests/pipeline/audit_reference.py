@@ -300,17 +300,21 @@ class Reference:
     def _had(self, line: Event, lsn: int) -> int:
         """Who had a copy unacked when it ended by this line; 0: nobody."""
         copy = self.copies[line["b"], line["qid"], lsn]
-        if self.is_stream(line["b"], line["qid"]) or not copy.deliveries:
+        epoch = line["o"]
+        # What a later leader did counts for nothing here: it may not have known of this end.
+        deliveries = [each for each in copy.deliveries if each[1][0] <= epoch]
+        if self.is_stream(line["b"], line["qid"]) or not deliveries:
             return 0
-        if max(here for here, _ in copy.ends) != (line["o"], line["n"]):
+        if max(here for here, _ in copy.ends if here[0] <= epoch) != (epoch, line["n"]):
             return 0
-        last = max(copy.deliveries, key=lambda each: each[1])
-        no_ack = sum(each[4] for each in copy.deliveries)
-        if last[1][0] != line["o"] or len(copy.deliveries) <= no_ack:
+        last = max(deliveries, key=lambda each: each[1])
+        no_ack = sum(each[4] for each in deliveries)
+        if last[1][0] != epoch or len(deliveries) <= no_ack:
             return 0
-        if copy.requeues and max(copy.requeues) >= last[1]:
+        if max((here for here in copy.requeues if here[0] <= epoch), default=(0, 0)) >= last[1]:
             return 0
-        if copy.acks and max(t for _, t in copy.acks) >= max(each[6] for each in copy.deliveries):
+        acked_at = [t for here, t in copy.acks if here[0] <= epoch]
+        if acked_at and max(acked_at) >= max(each[6] for each in deliveries):
             return 0
         return last[5]
 
