@@ -36,7 +36,7 @@ from vouchmq.server.definitions.importer import Importer, PartlyAppliedError, dr
 from vouchmq.server.edge.admission import Admission, EpollWatch
 from vouchmq.server.edge.control import peer as control_peer
 from vouchmq.server.edge.control.commands import control_commands, control_listener
-from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, DiskWatch, DiskWatchThread
+from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, SIGNALS, DiskWatch, DiskWatchThread
 from vouchmq.server.edge.first_steps import first_steps, started_as
 from vouchmq.server.edge.listener import Listener, SocketProtocol, shown
 from vouchmq.server.edge.listening import BACKLOG, Listening
@@ -215,7 +215,7 @@ class Server:
             servers += await _servers(loop, listening.tls_sockets, lambda: TlsProtocol(tls))
         control_server = await self._control_server(loop, listening, servers)
         checks.start()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
         self._begin_watch(loop, listener)
         settle_collector()
@@ -243,13 +243,10 @@ class Server:
         for number in IGNORED_SIGNALS:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
-        if self._membership is None:
-            return
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS if self._membership is not None else ():
             loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
-        # A process that has led has them blocked for the thread that watches the disk, and what it
-        # begins again as would never hear of them.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+        # A process that has led and begins again has them blocked, for the thread of its watch.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
     async def _accept(
         self, servers: Sequence[asyncio.Server], listening: Listening
