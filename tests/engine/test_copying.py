@@ -18,7 +18,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
-from tests.engine.servers import MISSING, NatsServer, program, single_server, wait_until
+from tests.engine.servers import MISSING, NatsServer, program, running_server, wait_until
 from tests.integration.broker_process import (
     PROJECT,
     BrokerProcess,
@@ -41,12 +41,8 @@ MIB = 1 << 20
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[NatsServer]:
     """One server; what it has in place of two others is said to be unsafe."""
-    made = single_server(tmp_path / "engine")
-    start(made)
-    try:
+    with running_server(tmp_path / "engine") as made:
         yield made
-    finally:
-        made.kill()
 
 
 def start(engine: NatsServer) -> None:
@@ -325,6 +321,8 @@ def test_a_log_that_is_gone_is_made_again_of_a_node(place: Place, engine: NatsSe
     assert "the log to which this directory belongs" in place.refused(*rescue)
     remove_stream(engine)
     assert "there is no stream orders" in refused_start(first)
+    taken = place.refused("create", "--from", str(first.data_dir))
+    assert f"belongs to the log {here['log']}: vouchmq ha rescue" in taken
     killed_half_way(place, *rescue, when=lambda: messages_in(engine) > 5)
     assert "is not complete" in refused_start(first)
     assert "is not complete" in refused_start(second)

@@ -73,7 +73,7 @@ def copy_directory(
                     engine,
                     disk,
                     checked,
-                    NewStream(replicas, max_bytes),
+                    NewStream(replicas, max_bytes, is_replacement=is_rescue),
                     f"vouchmq ha {command}",
                     progress=told.copied,
                     say=told.say,

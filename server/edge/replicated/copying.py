@@ -31,12 +31,13 @@ from vouchmq.store.replication.log_view import START
 from vouchmq.store.replication.position_file import PositionFile, read_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from vouchmq.server.edge.replicated.engine import Engine
     from vouchmq.store.disk import Disk
     from vouchmq.store.recovery.summary_check import SummaryCheck
     from vouchmq.store.replication.log_view import Position
+    from vouchmq.store.replication.position_file import StoredPosition
 
 # Sequences of a new log begin behind the next multiple of this.
 SEQUENCE_STEP: Final = 1_000_000_000
@@ -53,10 +54,17 @@ class CopyError(Exception):
 
 @dataclass(frozen=True)
 class NewStream:
-    """What a stream is made with."""
+    """What a stream is made with.
+
+    Args:
+        replicas: servers that keep each record
+        max_bytes: -1: as much as the servers may store
+        is_replacement: of the log to which the directory belongs
+    """
 
     replicas: int
     max_bytes: int
+    is_replacement: bool
 
 
 @dataclass(frozen=True)
@@ -145,6 +153,7 @@ async def _find_place(
     except JetStreamError as error:
         if error.code != STREAM_NOT_FOUND:
             raise
+        _require_no_other(positions, stream)
         if 0 <= stream.max_bytes < source.size_bytes:
             raise CopyError(
                 f"the directory has {source.size_bytes} bytes, and the log may have"
@@ -158,6 +167,7 @@ async def _find_place(
         )
         return last
     if not state.messages:
+        _require_no_other(positions, stream)
         if state.last_seq < seen:
             raise CopyError(
                 f"the stream {engine.stream} was made anew, and nodes of the lost log could take it"
@@ -174,6 +184,19 @@ async def _find_place(
             " start the broker"
         )
     return None
+
+
+def _require_no_other(positions: Sequence[StoredPosition], stream: NewStream) -> None:
+    """See that the directory is taken away from no log by mistake; one that was begun is its own.
+
+    Raises:
+        CopyError: it belongs to one
+    """
+    if positions and positions[0].at != START and not stream.is_replacement:
+        raise CopyError(
+            f"the directory belongs to the log {positions[0].log_id.hex()}: vouchmq ha rescue makes"
+            " a new log in place of that one"
+        )
 
 
 def _refusal(stream: str, found: e.LogFound | None, own_id: bytes) -> str:
