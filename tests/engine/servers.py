@@ -12,8 +12,8 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -226,6 +226,18 @@ def single_server(directory: Path, *, sync: str = "always", settings: str = "") 
     first, second, third = free_ports(3)
     ports = (first, second, third)
     return NatsServer("n1", directory / "n1", ports, sync=sync, settings=settings)
+
+
+@contextmanager
+def running_server(directory: Path) -> Iterator[NatsServer]:
+    """A server by itself; brokers call what it has in place of two others unsafe."""
+    made = single_server(directory)
+    made.start()
+    try:
+        wait_until(made.is_ready, "a server")
+        yield made
+    finally:
+        made.kill()
 
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:

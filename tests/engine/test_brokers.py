@@ -17,7 +17,7 @@ from pika.exceptions import AMQPError
 
 from tests.engine.brokers import Brokers, status
 from tests.engine.proxy import Proxy
-from tests.engine.servers import MISSING, NatsServer, program, single_server, wait_until
+from tests.engine.servers import MISSING, NatsServer, program, running_server, wait_until
 from tests.integration.broker_process import BrokerProcess, run_command
 from vouchmq.store.disk import FileDisk
 from vouchmq.store.replication.log_view import Position
@@ -33,13 +33,8 @@ PREFETCH = 20
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[NatsServer]:
     """One server; what it has in place of two others is said to be unsafe."""
-    made = single_server(tmp_path / "engine")
-    made.start()
-    try:
-        wait_until(made.is_ready, "a server")
+    with running_server(tmp_path / "engine") as made:
         yield made
-    finally:
-        made.kill()
 
 
 @pytest.fixture

@@ -16,8 +16,7 @@ from tests.engine.servers import (
     NatsServer,
     loopback_cluster,
     program,
-    single_server,
-    wait_until,
+    running_server,
 )
 from tests.engine.talk import Questions, read_all
 from vouchmq.server.replication import jetstream, standby
@@ -33,13 +32,8 @@ BLOCK_BYTES = 3000
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[NatsServer]:
     """One server, running."""
-    made = single_server(tmp_path / "engine")
-    made.start()
-    try:
-        wait_until(made.is_ready, "a server")
+    with running_server(tmp_path / "engine") as made:
         yield made
-    finally:
-        made.kill()
 
 
 async def create_log(server: NatsServer, replicas: int = 1) -> None:

@@ -21,7 +21,7 @@ import pika
 import pytest
 
 from tests.engine.brokers import Brokers
-from tests.engine.servers import MISSING, program, single_server
+from tests.engine.servers import MISSING, program, running_server
 from tests.integration.broker_process import PROJECT, KeptPort, clean_environment
 from tests.waiting import wait_until
 
@@ -38,10 +38,7 @@ TASK_QUEUE: Final = "example.take_over.tasks"
 def brokers(tmp_path: Path) -> Iterator[Brokers]:
     """A leader and a standby, whose address is known before it serves."""
     with ExitStack() as stack:
-        engine = single_server(tmp_path / "engine")
-        engine.start()
-        stack.callback(engine.kill)
-        wait_until(engine.is_ready, engine.output)
+        engine = stack.enter_context(running_server(tmp_path / "engine"))
         made = Brokers(tmp_path, engine)
         stack.callback(made.kill)
         # Bound, so that nobody else gets it, and refusing clients, as a standby does.

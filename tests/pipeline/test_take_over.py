@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.engine.brokers import Brokers, status
-from tests.engine.servers import MISSING, NatsServer, program, single_server, wait_until
+from tests.engine.servers import MISSING, NatsServer, program, running_server, wait_until
 from tests.integration.broker_process import KeptPort
 from tests.pipeline import streams
 from tests.pipeline.source_world import Killed, Query, channel_to, declare, fill, once, settles_at
@@ -36,13 +36,8 @@ QUEUE = "orders"
 @pytest.fixture
 def engine(tmp_path: Path) -> Iterator[NatsServer]:
     """The log's server."""
-    made = single_server(tmp_path / "engine")
-    made.start()
-    try:
-        wait_until(made.is_ready, "a server")
+    with running_server(tmp_path / "engine") as made:
         yield made
-    finally:
-        made.kill()
 
 
 @pytest.fixture
