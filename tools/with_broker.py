@@ -11,6 +11,7 @@ the broker itself ends badly.
 from __future__ import annotations
 
 import argparse
+import random
 import re
 import shlex
 import shutil
@@ -20,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -62,6 +64,22 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
+
+
+def free_node_port() -> int:
+    """A port for a RabbitMQ node: the next one, for TLS, and its distribution port are free too.
+
+    Below those that the kernel gives to connections, of which one might come in between.
+
+    Raises:
+        BrokerError: there is none
+    """
+    for port in random.sample(range(20000, 32000, 2), 100):
+        with ExitStack() as probes, suppress(OSError):
+            for each in (port, port + 1, port + 20000):
+                probes.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            return port
+    raise BrokerError("no free port for the referee")
 
 
 def make_certificates(directory: Path) -> Path:
@@ -149,8 +167,7 @@ class Referee:
     """A RabbitMQ node of one's own, with plugins and TLS."""
 
     def __init__(self, directory: Path) -> None:
-        # The node's distribution port lies 20000 above.
-        port = free_port() % 20000 + 20000
+        port = free_node_port()
         node = ["--port", str(port), "--dir", str(directory)]
         files = make_certificates(directory)
         plugins = [word for plugin in PLUGINS for word in ("--enable", plugin)]
