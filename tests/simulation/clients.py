@@ -328,6 +328,11 @@ class Client:
                 ch.close_code = 406
                 self.model.close(ch.model)
 
+    def see_end(self, connection: Connection) -> None:
+        """After a failed sync: the broker has closed whom it owed an answer, with all they had."""
+        if connection.state is ConnectionState.CLOSING:
+            self._end_channels()
+
     def lost(self) -> None:
         """The connection is gone, and the broker knows."""
         self.is_over = True

@@ -372,6 +372,13 @@ class World:
         block = wire.connection._publisher_block
         dispatch = client.watch(wire.connection._dispatch, lambda: block.is_blocking)
         wire.connection._dispatch = dispatch  # type: ignore[method-assign,assignment]
+        failed = wire.connection.storage_failed
+
+        def storage_failed() -> None:
+            failed()
+            client.see_end(wire.connection)
+
+        wire.connection.storage_failed = storage_failed  # type: ignore[method-assign]
         return client
 
     def plug_in(self, client: Client) -> FakeWire:
