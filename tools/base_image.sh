@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Where no image registry can be reached: a stand-in for the base image of the Dockerfile, made of
-# Debian's packages with Debian's Python and this machine's certificates. For tests of the image
-# only; does nothing if the engine has that image. Needs mmdebstrap, and root.
+# Debian's packages with Debian's Python, its headers, as the base image has them, and this
+# machine's certificates. For tests of the image only; does nothing if the engine has that image.
+# Needs mmdebstrap, and root.
 set -euo pipefail
 engine=${CONTAINER_ENGINE:-podman}
 dockerfile=$(dirname "$0")/../Dockerfile
@@ -14,7 +15,7 @@ trap 'rm -rf "$directory"' EXIT
 certificates=etc/ssl/certs/ca-certificates.crt
 # In hooks $1 is the new root.
 # shellcheck disable=SC2016
-mmdebstrap --quiet --variant=minbase --include=ca-certificates,python3,python3-pip,python3-venv \
+mmdebstrap --quiet --variant=minbase --include=ca-certificates,python3,python3-pip,python3-venv,libpython3-dev \
     --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
     --customize-hook="cp -L /$certificates \"\$1\"/$certificates" \
     --customize-hook="printf '[global]\ncert = /$certificates\n' >\"\$1\"/etc/pip.conf" \
