@@ -304,8 +304,9 @@ class Server:
             listening = Listening.bind(settings, undone)
             self._write_ready_file(listening, undone)
             if self._membership is not None:
+                is_stopped = self._stopping.is_set
                 with self._refusals():
-                    if not await self._membership.follow(disk, self._stopping.is_set):
+                    if not await self._membership.follow(disk, listening.port, is_stopped):
                         return None
                 undone.callback(self._membership.close)
                 content = self._read_definitions() if settings.load_definitions else None

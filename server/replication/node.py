@@ -105,6 +105,7 @@ class Node:
 
     Args:
         name: written into its claims
+        address: where it would serve clients, told to the leader; empty if that is not known
         engine: the log; the node starts and stops it
         mirror: the data directory
         subjects: of the log
@@ -120,6 +121,7 @@ class Node:
     def __init__(
         self,
         name: str,
+        address: str,
         engine: NatsLog,
         mirror: Mirror,
         subjects: Subjects,
@@ -136,6 +138,7 @@ class Node:
         self.standby = Standby(engine, mirror, subjects, self, loop, executor)
         self.is_stalled = False
         self._name = name
+        self._address = address
         self._engine = engine
         self._mirror = mirror
         self._subjects = subjects
@@ -278,6 +281,7 @@ class Node:
         return Report(
             log=log_id.hex(),
             node=self._name,
+            address=self._address,
             epoch=at.epoch,
             sequence=at.sequence,
             generation=at.generation,

@@ -22,6 +22,7 @@ Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 RecordNumber = Annotated[int, Meta(ge=-1, le=(1 << 63) - 1)]
 Seconds = Annotated[float, Meta(ge=0)]
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
+Address = Annotated[str, Meta(max_length=300)]
 
 
 class ReportError(Exception):
@@ -34,6 +35,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         log: id of the log, in hexadecimal
         node: its name
+        address: where it would serve clients; empty if it does not say
         epoch: of the last record that it has applied
         sequence: up to which it has applied the log
         generation: of the segment in which that is
@@ -62,6 +64,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     can_take_over: bool
     lag: Number
     lag_s: Seconds
+    address: Address = ""
 
 
 class Topics:
@@ -92,4 +95,6 @@ def parse_report(payload: bytes, log: str) -> Report:
         raise ReportError(f"it is about the log {report.log[:64]!r}, this is {log}")
     if not report.node.isprintable():
         raise ReportError("the name of its node is none")
+    if not report.address.isprintable():
+        raise ReportError("its address is none")
     return report

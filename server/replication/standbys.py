@@ -98,6 +98,7 @@ class Standbys:
         return [
             {
                 "node": name,
+                "address": each.report.address,
                 "epoch": each.report.epoch,
                 "sequence": each.report.sequence,
                 "synced_sequence": each.report.synced_sequence,

@@ -1,4 +1,4 @@
-"""Two broker processes that share a log on one server."""
+"""Two broker processes that share a log, on one server or on three."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.engine.servers import NatsServer
+from tests.engine.servers import Cluster, NatsServer
 from tests.integration.broker_process import BrokerProcess, run_command
+from tests.waiting import wait_until
 
 
 class Brokers:
@@ -15,7 +16,7 @@ class Brokers:
 
     Args:
         directory: for both
-        engine: the server of the log
+        engine: the server of the log, or its three
         leader_port: where the leader finds that server, if not at its own
         more: flags of both
     """
@@ -23,25 +24,45 @@ class Brokers:
     def __init__(
         self,
         directory: Path,
-        engine: NatsServer,
+        engine: NatsServer | Cluster,
         *,
         leader_port: int = 0,
         more: Sequence[str] = (),
     ) -> None:
         self._more = more
-        self.log = ("--ha-log", f"nats://127.0.0.1:{engine.ports[0]}", "--ha-stream", "orders")
-        made = run_command("ha", "create", "--replicas", "1", *self.log)
-        assert made.returncode == 0, made.stderr
+        servers = engine.servers if isinstance(engine, Cluster) else (engine,)
+        self._monitors = ",".join(each.monitor for each in servers)
+        address = ",".join(f"nats://127.0.0.1:{each.ports[0]}" for each in servers)
+        self.log = ("--ha-log", address, "--ha-stream", "orders")
+        self._create(len(servers))
         self.leader, self.standby = (
-            self._new(directory / name, engine.monitor, port or engine.ports[0])
+            self._new(directory / name, f"nats://127.0.0.1:{port}" if port else address)
             for name, port in (("first", leader_port), ("second", 0))
         )
 
-    def _new(self, directory: Path, monitor: str, port: int) -> BrokerProcess:
+    def _create(self, replicas: int) -> None:
+        """As an operator does, once the servers have found each other."""
+        said: list[str] = []
+
+        def is_made() -> bool:
+            made = run_command("ha", "create", "--replicas", str(replicas), *self.log)
+            said.append(made.stderr)
+            return made.returncode == 0
+
+        wait_until(is_made, lambda: said[-1])
+
+    def _new(self, directory: Path, address: str) -> BrokerProcess:
         directory.mkdir()
         flags = [
-            *("--ha-log", f"nats://127.0.0.1:{port}", *self.log[2:], *self._more),
-            *("--ha-monitors", monitor, "--ha-unsafe-log", "on", "--ha-takeover-after-s", "2"),
+            *("--ha-log", address, *self.log[2:], *self._more),
+            *(
+                "--ha-monitors",
+                self._monitors,
+                "--ha-unsafe-log",
+                "on",
+                "--ha-takeover-after-s",
+                "2",
+            ),
             *("--node", directory.name, "--log-level", "info"),
         ]
         return BrokerProcess(directory, flags=flags)

@@ -165,9 +165,8 @@ def test_a_leader_hears_where_its_standby_is(brokers: Brokers) -> None:
     assert (found["node"], found["epoch"], found["lag"]) == ("second", 1, 0)
     said = run_command("ha", "status", "--data-dir", str(leader.data_dir))
     assert said.returncode == 0
-    assert (
-        "standby:              second, can take over, 0 records and 0 bytes behind" in said.stdout
-    )
+    address = found["address"]
+    assert f" second at {address}, can take over, 0 records and 0 bytes behind" in said.stdout
     assert "standbys" not in status(brokers.standby)
     leader.wait_until(lambda: status(leader).get("log"))
     size = cast("dict[str, int]", status(leader)["log"])

@@ -45,6 +45,9 @@ class MemoryApi:
         self.routes |= CHANGES | PEEK
         self.policies: list[Row] = []
         self.is_alarmed = False
+        # Of a broker with `ha_log`.
+        self.shared_log: Row | None = None
+        self.is_log_stalled = False
         self.passwords = dict(USERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -233,7 +236,13 @@ class MemoryApi:
             "db_dir": "/var/lib/vouchmq",
             "os_pid": "12",
             "processors": 2,
+            **self._shared_log(),
         }
+
+    def _shared_log(self) -> Row:
+        if self.shared_log is None:
+            return {}
+        return {"shared_log": self.shared_log, "replication_alarm": self.is_log_stalled}
 
 
 ALL_OF = {"configure": ".*", "write": ".*", "read": ".*"}

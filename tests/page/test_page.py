@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -240,6 +241,73 @@ def test_an_alarm_is_shown_on_every_view(visit: Visit, site: Site) -> None:
     visit.sign_in()
     visit.show("connections", "Connections")
     expect(visit.page.get_by_role("alert")).to_contain_text("Memory alarm")
+
+
+LEADER = {
+    "role": "leader",
+    "is_serving": True,
+    "epoch": 3,
+    "leader": "broker-a",
+    "leader_address": "a.example:5672",
+    "stream": "orders",
+    "log_id": "00ff",
+    "server": "10.0.0.1:4222",
+    "committed_sequence": 70123,
+    "sequence": 70123,
+    "uncommitted_bytes": 0,
+    "trouble": "",
+    "standbys": [
+        {
+            "node": "broker-b",
+            "address": "b.example:5672",
+            "can_take_over": True,
+            "sequence": 70120,
+            "lag": 3,
+            "lag_bytes": 2048,
+            "heard_s": 0.25,
+        },
+        {
+            "node": "broker-c",
+            "address": "",
+            "can_take_over": False,
+            "sequence": 4,
+            "lag": 70119,
+            "lag_bytes": 3 << 20,
+            "heard_s": 9.0,
+        },
+    ],
+}
+
+
+def test_a_shared_log_is_shown_with_its_standbys(visit: Visit, site: Site) -> None:
+    site.api.shared_log = LEADER
+    visit.sign_in()
+    panel = visit.page.get_by_role("region", name="Shared log")
+    expect(panel).to_contain_text("broker-a a.example:5672")
+    expect(panel).to_contain_text("70,123")
+    expect(panel.locator(".tag")).to_have_count(0)
+    first, second = visit.page.locator(".standbys tbody tr").all()
+    expect(first).to_have_text("broker-bb.example:5672yes70,1203, 2 KiB250 ms ago")
+    expect(first.locator(".bad")).to_have_count(0)
+    expect(second).to_have_text(re.compile("broker-c.no470,119, 3 MiB9 s ago"))
+    expect(second.locator(".bad")).to_have_text("no")
+    expect(visit.page.get_by_role("alert")).to_have_count(0)
+
+
+def test_a_shared_log_that_commits_nothing_is_marked(visit: Visit, site: Site) -> None:
+    site.api.shared_log = {**LEADER, "standbys": [], "trouble": "no server answers"}
+    site.api.is_log_stalled = True
+    visit.sign_in()
+    expect(visit.page.get_by_role("alert")).to_contain_text("Replication alarm")
+    panel = visit.page.get_by_role("region", name="Shared log")
+    expect(panel.locator(".bad")).to_have_text(["alarm", "trouble"])
+    expect(visit.page.get_by_role("region", name="Standbys")).to_contain_text("none can take over")
+
+
+def test_without_a_shared_log_nothing_of_it_is_shown(page: Page) -> None:
+    expect(page.get_by_role("region", name="Journal and node")).to_be_visible()
+    expect(page.get_by_role("region", name="Shared log")).to_have_count(0)
+    expect(page.get_by_role("region", name="Standbys")).to_have_count(0)
 
 
 def test_the_keyboard_reaches_filter_and_views(visit: Visit, site: Site) -> None:

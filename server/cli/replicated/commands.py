@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from vouchmq.server.cli.options import (
+    broker_options,
     json_option,
     local_broker_options,
     only_here,
@@ -33,10 +34,12 @@ FACTS: Final = {
     "role": "role",
     "is_serving": "serves clients",
     "leader": "leader",
+    "leader_address": "leader's address",
     "stream": "stream",
     "server": "connected to",
     "epoch": "epoch",
-    "sequence": "last record",
+    "committed_sequence": "last record",
+    "sequence": "applied up to record",
     "synced_sequence": "synced up to record",
     "lag": "records behind",
     "is_complete": "can take over",
@@ -202,10 +205,10 @@ def position(as_json: bool, settings: Settings) -> int:
 
 @ha.command(short_help="Show the role of a running broker.")
 @json_option
-@local_broker_options
+@broker_options
 def status(broker: Broker, as_json: bool) -> int:
-    """Show the role of the broker that runs on a data directory, how far it has the log, and, if it
-    leads, the standbys that it hears.
+    """Show the role of a broker, how far it has the log, and, if it leads, the standbys that it
+    hears. A standby has no HTTP API, so --url asks a leader.
 
     Exit 0 if it leads or can take over, 1 if it cannot.
     """
@@ -240,10 +243,12 @@ def handover(broker: Broker, as_json: bool) -> int:
 
 def _standby(facts: dict[str, Any]) -> str:
     """One line about a standby that the leader hears."""
+    where = f" at {facts['address']}" if facts.get("address") else ""
     can = "can" if facts["can_take_over"] else "cannot"
     return (
-        f"{facts['node']}, {can} take over, {facts['lag']} records and {facts['lag_bytes']} bytes"
-        f" behind, synced up to record {facts['synced_sequence']}"
+        f"{facts['node']}{where}, {can} take over, {facts['lag']} records and"
+        f" {facts['lag_bytes']} bytes behind, synced up to record {facts['synced_sequence']},"
+        f" heard {facts['heard_s']:.1f} s ago"
     )
 
 

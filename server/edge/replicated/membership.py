@@ -14,6 +14,7 @@ import asyncio
 import os
 import random
 import secrets
+import socket
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,7 @@ from vouchmq.store.replication.leader_position import LeaderPosition
 from vouchmq.store.replication.mirror import Mirror
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from vouchmq.server.admin.commands import Reply
@@ -54,6 +55,8 @@ ENGINE_RETRY_S: Final = 1.0
 # The first time, and then every so many attempts, it is said that they are awaited.
 SAID_EVERY: Final = 30
 HANDOVER_LIMIT_S: Final = 5.0
+# Addresses that stand for all of a machine.
+EVERY_HOST: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not listened on
 
 
 class Membership:
@@ -73,6 +76,8 @@ class Membership:
     ) -> None:
         self._settings = settings
         self._engine = engine_of(settings)
+        # Where clients find it while it leads.
+        self._address = ""
         self._stop = stop
         self._fail = fail
         self._pool = ThreadPoolExecutor(1, "standby")
@@ -92,8 +97,13 @@ class Membership:
 
     # A standby
 
-    async def follow(self, disk: FileDisk, is_stopped: Callable[[], bool]) -> bool:
+    async def follow(self, disk: FileDisk, port: int, is_stopped: Callable[[], bool]) -> bool:
         """Follow the log until this node leads; False if it is stopped before.
+
+        Args:
+            disk: the data directory
+            port: of AMQP, on which it will listen then
+            is_stopped: whether to end
 
         Raises:
             StartupError: the engine cannot keep the log, or the log is not what it was
@@ -104,8 +114,10 @@ class Membership:
         if not await self._wait_for_engine(is_stopped):
             return False
         settings = self._settings
+        self._address = client_address(settings.host, port, socket.gethostname())
         node = self._node = Node(
             settings.node,
+            self._address,
             self._engine.log(loop),
             Mirror(disk, self._log_id),
             self._engine.subjects,
@@ -355,13 +367,17 @@ class Membership:
             "node": self._settings.node,
             "role": role.value,
             "stream": self._engine.stream,
+            "log_id": self._log_id.hex(),
             "server": node.server,
             "epoch": at.epoch,
             "sequence": at.sequence,
+            "committed_sequence": at.sequence + (0 if is_leader else progress.lag),
             "lsn": at.lsn,
             "trouble": node.trouble,
         }
         if is_leader:
+            facts["leader"] = self._settings.node
+            facts["leader_address"] = self._address
             facts["is_serving"] = node.roles.is_serving
             facts["uncommitted_bytes"] = node.waiting_bytes
             facts["resyncs"] = node.resync_count
@@ -379,6 +395,19 @@ class Membership:
             raise CommandRefused("this broker does not lead", 406)
         reply({"ok": True})
         asyncio.get_running_loop().call_soon(self._stop)
+
+
+def client_address(hosts: Sequence[str], port: int, machine: str) -> str:
+    """Where clients find a broker that leads, as `host:port`.
+
+    Args:
+        hosts: what it listens on
+        port: of AMQP
+        machine: name of this machine, told in place of an address that stands for all
+    """
+    named = [each for each in hosts if each not in EVERY_HOST]
+    host = machine if len(named) < len(hosts) else named[0]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def begin_again() -> None:

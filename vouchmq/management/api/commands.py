@@ -54,7 +54,9 @@ OF_USERS: Final = frozenset(
     }
 )
 OF_THE_BROKER: Final[Mapping[str, frozenset[str]]] = {
-    **dict.fromkeys(("status", "listeners", "watch events", "ledger status"), MONITORS),
+    **dict.fromkeys(
+        ("status", "listeners", "watch events", "ledger status", "ha status"), MONITORS
+    ),
     **dict.fromkeys(
         (
             *("list overview", "list vhosts", "list queues", "list exchanges", "list bindings"),

@@ -34,7 +34,7 @@ from vouchmq.management.metrics.objects import (
     wanted_kinds,
     with_sizes,
 )
-from vouchmq.management.metrics.shared_log import LOG_SETTING, log_families
+from vouchmq.management.metrics.shared_log import asked_log, log_families
 from vouchmq.management.metrics.totals import total_families
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ async def _aggregated(broker: Broker) -> list[Metric]:
     logins = await broker.rows("login-attempts")
     alarms = await broker.rows("alarms")
     status = await broker.ask("status")
-    log = await broker.ask("ha status") if LOG_SETTING in status["settings"] else None
+    log = await asked_log(broker, status)
     return [
         *node_families(overview, alarms, store, status),
         *(log_families(log) if log is not None else ()),

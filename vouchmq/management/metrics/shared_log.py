@@ -1,4 +1,4 @@
-"""Metrics of a shared log: who leads, and what the log has not committed.
+"""What a broker tells of a shared log, and the metrics of it: who leads, what is not committed.
 
 Only a leader has them, as a standby runs no management process.
 """
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from prometheus_client.core import Metric
+
+    from vouchmq.management.broker import Broker, Row
 
 # A broker that has chosen this has a log.
 LOG_SETTING: Final = "ha_log"
@@ -29,6 +31,22 @@ STANDBY_GAUGES: Final = (
         "synced_lsn",
     ),
 )
+
+
+async def asked_log(broker: Broker, status: Mapping[str, Any]) -> Row | None:
+    """What the broker answers to `ha status`; None if it has no shared log.
+
+    Args:
+        broker: is asked
+        status: what it answers to `status`
+
+    Raises:
+        BrokerUnavailable: it does not answer
+    """
+    if LOG_SETTING not in status["settings"]:
+        return None
+    facts = await broker.ask("ha status")
+    return {name: value for name, value in facts.items() if name != "ok"}
 
 
 def log_families(status: Mapping[str, Any]) -> Iterator[Metric]:

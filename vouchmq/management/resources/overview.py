@@ -12,6 +12,7 @@ from vouchmq.management.api.paging import Page, projected
 from vouchmq.management.api.rates import with_details
 from vouchmq.management.api.stats import OVERVIEW, depths, message_stats
 from vouchmq.management.metrics.node import open_descriptors
+from vouchmq.management.metrics.shared_log import asked_log
 from vouchmq.server.version import VERSION
 
 if TYPE_CHECKING:
@@ -150,6 +151,7 @@ async def _node(call: Call) -> Row:
     [row] = await call.broker.rows("overview")
     [store] = await call.broker.rows("store")
     alarms = {each["name"]: each for each in await call.broker.rows("alarms")}
+    log = await asked_log(call.broker, facts)
     memory, disk = alarms["memory"], alarms["disk"]
     average_ms = store["last_sync_ms"]
     gauges = {
@@ -173,6 +175,7 @@ async def _node(call: Call) -> Row:
         "disk_free_limit": disk["limit_bytes"],
         "disk_free_alarm": disk["raised"],
         "storage_alarm": alarms["storage"]["raised"],
+        **({} if log is None else _shared_log(log, alarms["replication"])),
         **with_details(syncs, call.rates.of("syncs", syncs)),
         "io_sync_avg_time": average_ms,
         "journal_segments": store["segments"],
@@ -192,6 +195,11 @@ async def _node(call: Call) -> Row:
         "cluster_links": [],
         "rates_mode": "basic",
     }
+
+
+def _shared_log(log: Row, alarm: Row) -> Row:
+    """The log of several brokers, and the alarm that it commits nothing."""
+    return {"shared_log": log, "replication_alarm": alarm["raised"]}
 
 
 def _contexts(call: Call) -> list[Row]:

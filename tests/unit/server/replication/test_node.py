@@ -117,6 +117,7 @@ class Process:
         self.pool = ThreadPoolExecutor(1)
         self.node = Node(
             "n1",
+            "n1.example:5672",
             cast("NatsLog", self.engine),
             Mirror(self.disk),
             SUBJECTS,
@@ -265,6 +266,7 @@ def test_a_standby_reports_where_it_is() -> None:
     subject, last = reports[-1]
     assert subject == "vqnodes.t.reports"
     assert (last.node, last.epoch, last.sequence, last.lag) == ("n1", 1, 2, 0)
+    assert last.address == "n1.example:5672"
     assert last.can_take_over
     assert (last.synced_number, last.synced_checksum) == (
         last.synced_sequence - 1,
@@ -304,6 +306,7 @@ def test_a_leader_knows_the_standbys_that_it_hears() -> None:
         assert 0 <= cast("float", found.pop("heard_s")) < 60
         assert found == {
             "node": "n2",
+            "address": "",
             "epoch": 1,
             "sequence": 3,
             "synced_sequence": 2,

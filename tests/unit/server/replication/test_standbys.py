@@ -24,6 +24,7 @@ LOG = "00112233445566778899aabbccddeeff"
 FACTS: dict[str, Any] = {
     "log": LOG,
     "node": "b",
+    "address": "b.example:5672",
     "epoch": 1,
     "sequence": 9,
     "generation": 4,
@@ -51,6 +52,11 @@ def test_what_a_newer_program_adds_is_passed_over() -> None:
     assert parse_report(json.encode({**FACTS, "mood": "good"}), LOG) == report()
 
 
+def test_a_standby_of_an_older_program_tells_no_address() -> None:
+    facts = {name: value for name, value in FACTS.items() if name != "address"}
+    assert parse_report(json.encode(facts), LOG) == report(address="")
+
+
 @pytest.mark.parametrize(
     "payload",
     [
@@ -68,6 +74,8 @@ def test_what_a_newer_program_adds_is_passed_over() -> None:
                 {"node": "b" * 256},
                 {"node": "b\n"},
                 {"node": 7},
+                {"address": "b:5672\n"},
+                {"address": "b" * 301},
                 {"sequence": -1},
                 {"sequence": 1 << 63},
                 {"lag_s": -0.5},
@@ -102,6 +110,7 @@ def test_the_newest_report_of_each_node_counts() -> None:
     first, second = standbys.facts(3.5)
     assert first == {
         "node": "b",
+        "address": "b.example:5672",
         "epoch": 1,
         "sequence": 9,
         "synced_sequence": 8,

@@ -181,7 +181,7 @@ async function loadShared(signal) {
   const isDue = Date.now() - app.vhostsAt > VHOSTS_EVERY_MS;
   const [vhosts, nodes] = await Promise.all([
     isDue ? api.get("vhosts", { columns: "name" }, signal) : null,
-    access.mayMonitor() ? api.get("nodes", { columns: "name,running,mem_alarm,disk_free_alarm,storage_alarm" }, signal) : [],
+    access.mayMonitor() ? api.get("nodes", { columns: "name,running,mem_alarm,disk_free_alarm,storage_alarm,replication_alarm" }, signal) : [],
   ]);
   app.nodes = nodes;
   if (!vhosts) {

@@ -70,6 +70,7 @@ function alarms(app) {
     node.mem_alarm && "Memory alarm: publishers are blocked until memory is below its limit.",
     node.storage_alarm && "Storage alarm: the disk refuses writes, and nothing is confirmed until it takes them again.",
     node.disk_free_alarm && "Disk alarm: publishers are blocked until there is more free space.",
+    node.replication_alarm && "Replication alarm: publishers are blocked until the shared log commits again.",
   ].filter(Boolean));
   return raised.map((text) => h("div", { class: "problem-box", role: "alert", key: text }, text));
 }

@@ -46,6 +46,7 @@ export function render({ data: { overview, nodes }, user }) {
         { label: "unacknowledged", tone: "unacked", points: lengths("overview", overview, "queue_totals.messages_unacknowledged") },
       ])),
       panel(null, chart("rates", "Message rates", shownRates.map(([name, label, tone]) => ({ label, tone, points: rates("overview", overview, `message_stats.${name}`) })), rate))),
+    nodes.map((node) => sharedLog(node)),
     nodes.map((node) => nodePanels(node)),
     h("div", { class: "columns" }, churn(overview), listeners(overview)),
   ];
@@ -74,6 +75,43 @@ function nodePanels(node) {
       ["Up for", duration(node.uptime)],
       ["Process", `pid ${node.os_pid ?? "–"}, ${node.processors ?? "–"} processors`],
     ])));
+}
+
+/** The log that several brokers share: who leads, and how far its standbys are. */
+function sharedLog(node) {
+  const log = node.shared_log;
+  if (log === undefined) {
+    return null;
+  }
+  const standbys = log.standbys ?? [];
+  return h("div", { class: "columns", key: `${node.name} shared log` },
+    panel("Shared log", facts([
+      ["Role", h("span", {}, log.role, log.role === "leader" && !log.is_serving && [" ", tag("not serving yet", "warn")], node.replication_alarm && [" ", tag("alarm", "bad")])],
+      ["Epoch", count(log.epoch)],
+      ["Leader", h("span", {}, log.leader || "–", log.leader_address && [" ", h("code", {}, log.leader_address)])],
+      ["Log", h("span", {}, log.stream, " ", h("code", {}, log.log_id))],
+      ["Server of the log", h("code", {}, log.server || "–")],
+      ["Committed up to record", count(log.committed_sequence)],
+      ["Applied here up to record", count(log.sequence)],
+      ["Not committed", told(log.uncommitted_bytes, bytes)],
+      log.trouble && ["Trouble", h("span", {}, log.trouble, " ", tag("trouble", "bad"))],
+    ].filter(Boolean))),
+    panel("Standbys", standbys.length === 0
+      ? h("p", {}, tag("none", "bad"), " No standby reports, so none can take over.")
+      : h("div", { class: "table-wrap" }, h("table", { class: "standbys" },
+        h("thead", {}, h("tr", {},
+          ["Node", "Address", "Can take over"].map((text) => h("th", { scope: "col" }, text)),
+          ["Record", "Behind", "Reported"].map((text) => h("th", { scope: "col", class: "num" }, text)))),
+        h("tbody", {}, standbys.map(standby))))));
+}
+
+function standby(each) {
+  return h("tr", { key: each.node }, h("th", { scope: "row" }, each.node),
+    h("td", {}, each.address ? h("code", {}, each.address) : "–"),
+    h("td", {}, each.can_take_over ? "yes" : tag("no", "bad")),
+    h("td", { class: "num" }, count(each.sequence)),
+    h("td", { class: "num" }, `${count(each.lag)}, ${bytes(each.lag_bytes)}`),
+    h("td", { class: "num" }, `${duration(Math.round(each.heard_s * 1000))} ago`));
 }
 
 /** A counter, and its rate if the API tells one. */
