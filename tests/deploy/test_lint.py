@@ -305,7 +305,7 @@ def test_each_alert_is_tested() -> None:
     }
     tests = (place / "alerts_test.yml").read_text()
     assert len(alerts) > 10
-    assert [each for each in sorted(alerts) if tests.count(each) != 2] == []
+    assert [each for each in sorted(alerts) if tests.count(each) < 2] == []
 
 
 def test_queries_of_the_dashboard(tmp_path: Path) -> None:

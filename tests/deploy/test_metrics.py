@@ -24,7 +24,8 @@ NAME: Final = re.compile(r"\b(?:rabbitmq|vouchmq)_\w+")
 NOT_METRICS: Final = {"vouchmq_instance"}
 # Exported by a broker with a shared log only.
 OF_A_LOG: Final = {
-    *(ALARMS["replication"][0], "vouchmq_ha_standbys", "vouchmq_ha_standby_lag_seconds"),
+    *(ALARMS["replication"][0], "vouchmq_ha_serving", "vouchmq_ha_standbys"),
+    "vouchmq_ha_standby_lag_seconds",
 }
 
 
@@ -37,7 +38,7 @@ def named() -> set[str]:
         each["definition"] for each in dashboard["templating"]["list"] if "definition" in each
     ]
     alerts = (DEPLOY / "prometheus" / "alerts.yml").read_text()
-    queries += re.findall(r"^ +(?:expr: .*|and .*|< .*)$", alerts, re.MULTILINE)
+    queries += re.findall(r"^ +(?:expr: .*|and .*|unless .*|[<>] .*)$", alerts, re.MULTILINE)
     queries += re.findall(r"expr: >-\n((?: {10}.*\n)+)", alerts)
     return {name for query in queries for name in NAME.findall(query)} - NOT_METRICS
 
