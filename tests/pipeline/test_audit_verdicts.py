@@ -249,6 +249,30 @@ def test_incremental_is_full_in_any_split(spark: SparkSession, tmp_path: Path) -
     assert_same(verdict(spark, tmp_path / "out"), expected(brokers))
 
 
+def test_an_end_that_a_crash_has_lost_counts_for_the_prefetch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """What was dropped, and delivered again after a restart, was no longer unacked before it."""
+    world = World("one")
+    for _ in range(3):
+        world.publish(0, 4)
+    world.sync(0, 0)
+    world.deliver(0, 3)
+    world.deliver(0, 1)
+    dropped = world.unacked[1, 10][:4]
+    world.reject(0, 3)
+    world.deliver(0, 3)
+    assert len(world.unacked[1, 10]) == 6
+    world.ready[1] += dropped
+    world.restart(1, 0)
+    world.deliver(0, 3)
+    write_files(world.lines, tmp_path / "ledger", [])
+    audit.run(spark, Job((str(tmp_path / "ledger"),), tmp_path / "out"))
+    wanted = expected([world.lines])
+    assert "over_prefetch" not in {kind for *_, kind in wanted["findings"]}
+    assert_same(verdict(spark, tmp_path / "out"), wanted)
+
+
 class TestBadInput:
     """One ledger with everything that can be wrong with files, and two that must be refused."""
 

@@ -100,7 +100,8 @@ def fold(
     rows = c.copies(lines, publishes, confirms, whole, reasons, only, has_positions=has_positions)
     rows = _merge_open(rows, state, keep, closed)
     consumers = keep("consumers", unacked.describe_consumers(lines, state.consumers))
-    told = unacked.timeline(lines, rows, queues, state.unacked)
+    ended = c.ended_before(lines, rows, state.copies, reasons)
+    told = unacked.timeline(lines, rows, queues, state.unacked, ended)
     moves = keep("moves", told)
     fresh = rows.where(_is_new(batch.facts, before, c.line_of("o_dlv1", c.PLACE_BITS + 1)))
     found = [

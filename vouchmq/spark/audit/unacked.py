@@ -41,11 +41,19 @@ def timeline(
     rows: DataFrame,
     queues: DataFrame,
     before: DataFrame | None,
+    ended: DataFrame | None = None,
 ) -> DataFrame:
     """Each line that changes what a consumer has unacked, with how much that is after it.
 
     Columns: CONSUMER, line, t, kind, why, r, count, unacked, pf, qid, lsn, until_t (of the next
     line of the consumer, null for the last), is_old for the line that stands for earlier batches.
+
+    Args:
+        lines: new ones
+        rows: of the copies that they tell of
+        queues: as `describe_queues` has them
+        before: where each consumer stood
+        ended: as `copies.ended_before` has them
     """
     from pyspark.sql import functions as f
     from pyspark.sql.window import Window
@@ -61,7 +69,8 @@ def timeline(
         "bk", "o", "id AS cid", "line", "t", "'con' AS kind", "0L AS count", "pf", "0L AS delta"
     )
     every = told.unionByName(windows, allowMissingColumns=True)
-    every = every.unionByName(_ended_unacked(lines, rows, queues), allowMissingColumns=True)
+    had = _held(rows) if ended is None else _held(rows).unionByName(_held(ended))
+    every = every.unionByName(_ended_unacked(lines, had, queues), allowMissingColumns=True)
     every = every.withColumn("is_old", f.expr("false"))
     if before is not None:
         every = every.unionByName(before, allowMissingColumns=True)
@@ -76,18 +85,22 @@ def timeline(
     )
 
 
-def _ended_unacked(lines: DataFrame, rows: DataFrame, queues: DataFrame) -> DataFrame:
-    """Copies that a consumer had when they were dead-lettered or dropped, by line."""
-    from pyspark.sql import functions as f
-
-    streams = queues.where("is_stream = 1").select("bk", "qid")
-    ends = lines.where("e IN ('dle', 'drp')").select("bk", "line", "t")
-    had = rows.where(
+def _held(rows: DataFrame) -> DataFrame:
+    """Copies that a consumer had when they were dead-lettered or dropped."""
+    return rows.where(
         f"cid > 0 AND (endn & 3) >= {c.END_DEAD_LETTER} "
         f"AND n_dlv > coalesce({c.second('n_ends')}, 0) AND (o_reqn IS NULL OR o_reqn < o_dlvn) "
         f"AND shiftright(o_dlvn, {LINE_BITS}) = shiftright({c.line_of('endn')}, {LINE_BITS}) "
         f"AND (t_ack IS NULL OR t_ack < t_dlvn)"
     ).selectExpr("bk", "qid", "lsn", "cid", f"{c.line_of('endn')} AS line")
+
+
+def _ended_unacked(lines: DataFrame, had: DataFrame, queues: DataFrame) -> DataFrame:
+    """The same, counted by line."""
+    from pyspark.sql import functions as f
+
+    streams = queues.where("is_stream = 1").select("bk", "qid")
+    ends = lines.where("e IN ('dle', 'drp')").select("bk", "line", "t")
     return (
         had.join(f.broadcast(streams), ["bk", "qid"], "left_anti")
         .join(ends, ["bk", "line"])
