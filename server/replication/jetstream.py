@@ -139,7 +139,9 @@ class StreamInfo(msgspec.Struct):
         replicas = self.cluster.replicas
         limit_ns = limit_s * 1e9
         heard = sum(not each.offline and each.active <= limit_ns for each in replicas)
-        return 2 * (1 + heard) > 1 + len(replicas)
+        # A server without a quorum answers in place of the leader, and names no leader or replicas.
+        count = max(self.config.num_replicas, 1 + len(replicas))
+        return 2 * (1 + heard) > count and (count == 1 or bool(self.cluster.leader))
 
 
 class _StoredMessage(msgspec.Struct):

@@ -16,8 +16,10 @@ here. What is decided here is when to try, and that costs or saves time.
 - **A leader's beat** says that its disk works, too: none is sent while a sync hangs. Somebody else
   takes over then, instead of a log with a leader that cannot confirm anything.
 - **A leader steps down** when nothing has been committed for long although another node could: a
-  standby that has been heard before is not heard any more, or says that the log answers it. Where
-  the log answers nobody, all standbys say so, and the leader and its clients wait for it.
+  standby that has been heard before is not heard for as long, or says that the log answers it.
+  Where the log answers nobody, all standbys say so, and the leader and its clients wait for it.
+  They are not heard all the time then: every node goes from server to server to find one with a
+  quorum, and hears only those that are at the same one.
 
 Times are seconds of any clock that only goes forward. Must not know how records look.
 """
@@ -42,8 +44,8 @@ RANK_STEP_S: Final = 0.5
 MOST_DOUBLINGS: Final = 6
 # A standby that was heard so long ago still counts as one.
 STANDBY_S: Final = 60.0
-# One that was not heard for so long may be where the log answers.
-UNHEARD_S: Final = 5.0
+# What a standby says of the log may be so old: only what it says later is about the present outage.
+ANSWERED_S: Final = 10.0
 
 
 class Role(Enum):
@@ -240,8 +242,11 @@ class Roles:
             return False
         return any(
             since - heard_at <= STANDBY_S
-            # Whoever is cut off does not hear others either.
-            and (can_take_over or now - heard_at > UNHEARD_S)
+            and (
+                (can_take_over and heard_at - since >= ANSWERED_S)
+                # Whoever is cut off does not hear others either.
+                or now - heard_at >= self._patience.stepdown_after_s
+            )
             for heard_at, can_take_over in self._standbys.values()
         )
 

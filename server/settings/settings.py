@@ -449,7 +449,7 @@ class Settings:
     ha_stepdown_after_s: Annotated[float, Meta(ge=5, le=86400)] = option(
         60.0,
         "Time without a commit after which a leader closes its clients and becomes a standby, if "
-        "a standby that it has heard is silent by then, or reaches the log.",
+        "a standby that it has heard was silent for as long, or reaches the log.",
     )
     ha_rank: Annotated[int, Meta(ge=0, le=100)] = option(
         0, "Order in which standbys take over: 0 tries first, each higher rank half a second later."

@@ -9,6 +9,7 @@ import asyncio
 import random
 import shutil
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,6 +29,8 @@ from vouchmq.server.replication.jetstream import API
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(program() is None, reason=MISSING)]
 
 DEFAULT_S = "5"
+# The default of `ha_stepdown_after_s`.
+STEPDOWN_S = 60
 DISK_BYTES = 512 << 20
 
 
@@ -92,13 +95,17 @@ def revive(server: NatsServer, how: signal.Signals) -> None:
     ids=["killed", "paused"],
 )
 def test_two_servers_are_lost(sites: Sites, how: signal.Signals) -> None:
-    """Publishers are blocked, nobody takes over, and everything goes on with one of them."""
+    """Publishers are blocked, nobody takes over, and everything goes on with one of them.
+
+    They are lost for longer than a leader waits that another node could replace.
+    """
     with watched(sites, f"two-{how.name}") as load:
         alarms, lost = Alarms(sites), random.sample(sites.cluster.servers, 2)
         for each in lost:
             each.signal(how)
         alarms.wait_until_raised()
         confirmed = load.publisher.confirmed_count
+        time.sleep(STEPDOWN_S + 10)
         revive(lost[0], how)
         alarms.wait_until_cleared()
         load.goes_on(claims=0)

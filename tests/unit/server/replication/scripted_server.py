@@ -162,7 +162,7 @@ class ScriptedStream:
         if subject.startswith("$JS.API.STREAM.INFO"):
             last = self.ends.pop(0) if self.ends else self.last
             followers = [{"name": "n", "active": int(each * 1e9)} for each in self.heard_s]
-            info = {"state": {"last_seq": last}, "cluster": {"replicas": followers}}
+            info = {"state": {"last_seq": last}, "cluster": {"leader": "n1", "replicas": followers}}
             return [(b"", json.dumps(info).encode())]
         if subject.startswith("$JS.API.DIRECT.GET"):
             return self._batch(json.loads(payload)) if self.has_direct else [NO_LEADER]

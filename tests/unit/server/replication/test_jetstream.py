@@ -10,6 +10,7 @@ from vouchmq.server.replication.jetstream import (
     JetStreamError,
     Replica,
     Stored,
+    StreamConfig,
     StreamInfo,
 )
 from vouchmq.server.replication.nats_protocol import Message
@@ -77,10 +78,21 @@ def test_a_stream() -> None:
     ],
 )
 def test_a_leader_hears_a_majority_or_not(followers: list[int], hears: bool) -> None:
-    replicas = [Replica(active=each) for each in followers]
-    assert StreamInfo(cluster=Cluster(replicas=replicas)).hears_majority(3.0) is hears
-    gone = [Replica(offline=True) for _ in followers]
-    assert StreamInfo(cluster=Cluster(replicas=gone)).hears_majority(3.0) is (not followers)
+    heard = Cluster(leader="n1", replicas=[Replica(active=each) for each in followers])
+    assert StreamInfo(cluster=heard).hears_majority(3.0) is hears
+    gone = Cluster(leader="n1", replicas=[Replica(offline=True) for _ in followers])
+    assert StreamInfo(cluster=gone).hears_majority(3.0) is (not followers)
+
+
+def test_a_server_without_a_quorum_names_no_leader_and_hears_no_majority() -> None:
+    config = StreamConfig(num_replicas=3)
+    assert not StreamInfo(config=config).hears_majority(3.0)
+    # Nor one that leads, but does not know of the others yet.
+    assert not StreamInfo(config=config, cluster=Cluster(leader="n1")).hears_majority(3.0)
+    replicas = [Replica(), Replica()]
+    assert not StreamInfo(config=config, cluster=Cluster(replicas=replicas)).hears_majority(3.0)
+    led = Cluster(leader="n1", replicas=replicas)
+    assert StreamInfo(config=config, cluster=led).hears_majority(3.0)
 
 
 def test_no_stream() -> None:

@@ -258,6 +258,33 @@ def test_a_leader_steps_down_for_the_one_standby_that_it_does_not_hear_any_more(
     assert node.role is Role.ENDED
 
 
+def test_a_leader_waits_for_a_log_without_a_quorum_whose_standbys_are_heard_now_and_then() -> None:
+    """Nodes that look for a server with a quorum meet at the same one only sometimes."""
+    node = Node()
+    node.lead()
+    node.roles.standby_heard(node.now, "b", can_take_over=True)
+    node.roles.appended(node.now)
+    # It has had its last answer lately.
+    node.tick(3.0)
+    node.roles.standby_heard(node.now, "b", can_take_over=True)
+    for _ in range(20):
+        node.tick(30.0)
+        assert node.role is Role.LEADER
+        node.roles.standby_heard(node.now, "b", can_take_over=False)
+    node.tick(59.0)
+    assert node.role is Role.LEADER
+
+
+def test_what_a_standby_had_been_told_before_the_outage_is_no_evidence() -> None:
+    node = Node()
+    node.lead()
+    node.roles.appended(node.now)
+    node.tick(3.0)
+    node.roles.standby_heard(node.now, "b", can_take_over=True)
+    node.tick(59.0)
+    assert node.role is Role.LEADER
+
+
 def test_standbys_of_long_ago_are_forgotten() -> None:
     node = Node()
     node.lead()
