@@ -5,11 +5,11 @@ FROM docker.io/library/python:3.13-slim AS base
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /app
 COPY requirements/base.txt requirements/
-RUN pip install --require-hashes -r requirements/base.txt
+RUN pip install --no-deps --require-hashes -r requirements/base.txt
 
 FROM base AS dev
 COPY requirements/dev.txt requirements/
-RUN pip install --require-hashes -r requirements/dev.txt
+RUN pip install --no-deps --require-hashes -r requirements/dev.txt
 COPY . .
 
 FROM dev AS lint
@@ -25,7 +25,7 @@ RUN apt-get update -qq \
     && apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null \
     && rm -rf /var/lib/apt/lists/*
 COPY requirements/compile.txt requirements/
-RUN pip install --require-hashes -r requirements/compile.txt
+RUN pip install --no-deps --require-hashes -r requirements/compile.txt
 # Directories where a checkout has links; the kit, Spark's part and the conformance suite stay out.
 COPY vouchmq/*.py vouchmq/
 COPY protocol vouchmq/protocol

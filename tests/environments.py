@@ -40,7 +40,7 @@ def _installed(place: Path, requirements: Path) -> Path:
     install = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
     for command in (
         [sys.executable, "-m", "venv", str(place)],
-        [str(python), *install, "--require-hashes", "-r", str(requirements)],
+        [str(python), *install, "--no-deps", "--require-hashes", "-r", str(requirements)],
     ):
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False

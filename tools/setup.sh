@@ -51,11 +51,13 @@ install() {
     local requirements=$1
     say "installing $requirements"
     # uv may be configured for another index than pip; whichever works is good, the hashes decide.
+    # The files name every package, so nothing is resolved: some releases of pip take a newer
+    # version for a dependency with an extra than the file pins, and then refuse it.
     if command -v uv >/dev/null &&
-        uv pip install -q --python .venv/bin/python --require-hashes -r "$requirements"; then
+        uv pip install -q --no-deps --python .venv/bin/python --require-hashes -r "$requirements"; then
         return
     fi
-    .venv/bin/python -m pip install -q --disable-pip-version-check --no-input \
+    .venv/bin/python -m pip install -q --disable-pip-version-check --no-input --no-deps \
         --require-hashes -r "$requirements"
 }
 
