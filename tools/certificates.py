@@ -1,8 +1,8 @@
 """Make certificates for trying TLS: `certificates.py DIR`; for nothing that matters.
 
 `ca.pem`, a server's certificate for localhost with its key, and client certificates, each in one
-file with its key: `client.pem` (CN=conformance,O=client), `nobody.pem` (CN=nobody) and
-`stranger.pem`, which another authority has signed. Needs the `openssl` program.
+file with its key: `client.pem` (CN=conformance,O=client), `nobody.pem` (CN=nobody), `stranger.pem`,
+which another authority has signed, and `expired.pem`. Needs the `openssl` program.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ def authority(directory: Path, name: str) -> None:
     )
 
 
-def certificate(directory: Path, name: str, subject: str, issuer: str, usage: str) -> None:
-    """A key and a certificate that the issuer has signed."""
+def certificate(
+    directory: Path, name: str, subject: str, issuer: str, usage: str, days: str = DAYS
+) -> None:
+    """A key and a certificate that the issuer has signed; it ends in so many days."""
     key, request, extensions = (directory / f"{name}.{ending}" for ending in ("key", "csr", "ext"))
     extensions.write_text(f"basicConstraints=CA:FALSE\n{USAGE[usage]}")
     openssl("req", "-new", *CURVE, "-subj", subject, "-keyout", str(key), "-out", str(request))
     openssl(
-        *("x509", "-req", "-days", DAYS, "-in", str(request), "-extfile", str(extensions)),
+        *("x509", "-req", "-days", days, "-in", str(request), "-extfile", str(extensions)),
         *("-CA", str(directory / f"{issuer}.pem"), "-CAkey", str(directory / f"{issuer}.key")),
         *("-CAcreateserial", "-out", str(directory / f"{name}.pem")),
     )
@@ -58,12 +60,13 @@ def make(directory: Path) -> None:
     for name in ("ca", "other"):
         authority(directory, name)
     certificate(directory, "server", "/CN=localhost", "ca", "server")
-    for name, subject, issuer in (
-        ("client", "/O=client/CN=conformance", "ca"),
-        ("nobody", "/CN=nobody", "ca"),
-        ("stranger", "/O=client/CN=conformance", "other"),
+    for name, subject, issuer, days in (
+        ("client", "/O=client/CN=conformance", "ca", DAYS),
+        ("nobody", "/CN=nobody", "ca", DAYS),
+        ("stranger", "/O=client/CN=conformance", "other", DAYS),
+        ("expired", "/O=client/CN=conformance", "ca", "-1"),
     ):
-        certificate(directory, name, subject, issuer, "client")
+        certificate(directory, name, subject, issuer, "client", days)
         with (directory / f"{name}.pem").open("a") as file:
             file.write((directory / f"{name}.key").read_text())
 

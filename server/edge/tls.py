@@ -92,6 +92,36 @@ def https_context(cert_file: str, key_file: str) -> ssl.SSLContext:
     return context
 
 
+def client_context(ca_file: str, cert_file: str, key_file: str, prefix: str = "") -> ssl.SSLContext:
+    """A context for connections to other servers, whose names are checked; reads the files.
+
+    Args:
+        ca_file: authorities that count, in PEM; "" for those of the machine
+        cert_file: shown to servers that ask for a certificate; "" for none
+        key_file: its key
+        prefix: what the names of the settings begin with, before `tls_`
+
+    Raises:
+        SettingsError: a file is missing or is not what it should be, or one of the pair is not set
+    """
+    setting = f"{prefix}tls_ca_file"
+    if ca_file:
+        _read(setting, ca_file, "-----BEGIN CERTIFICATE-----", "certificate")
+    authorities = str(Path(ca_file).expanduser()) if ca_file else None
+    try:
+        context = ssl.create_default_context(cafile=authorities)
+    except ssl.SSLError as error:
+        why = error.reason or "not readable as PEM"
+        raise SettingsError(f"{setting}: {ca_file}: {why}") from error
+    if key_file and not cert_file:
+        raise SettingsError(f"{prefix}tls_cert_file: {prefix}tls_key_file needs its certificate")
+    if cert_file and not key_file:
+        raise SettingsError(f"{prefix}tls_key_file: {prefix}tls_cert_file needs its key")
+    if cert_file:
+        _load_own(context, cert_file, key_file, prefix)
+    return context
+
+
 def _own_context(cert_file: str, key_file: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -130,13 +160,14 @@ def _read(setting: str, path: str, mark: str, what: str) -> None:
         raise SettingsError(f"{setting}: {path}: no {what} in PEM")
 
 
-def _load_own(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
-    _read("tls_cert_file", cert_file, "-----BEGIN CERTIFICATE-----", "certificate")
-    _read("tls_key_file", key_file, "PRIVATE KEY-----", "private key")
+def _load_own(context: ssl.SSLContext, cert_file: str, key_file: str, prefix: str = "") -> None:
+    cert_setting, key_setting = f"{prefix}tls_cert_file", f"{prefix}tls_key_file"
+    _read(cert_setting, cert_file, "-----BEGIN CERTIFICATE-----", "certificate")
+    _read(key_setting, key_file, "PRIVATE KEY-----", "private key")
 
     def passphrase() -> str:
         # Without this OpenSSL would ask at the terminal, which a service has not got.
-        raise SettingsError(f"tls_key_file: {key_file}: the key has a passphrase")
+        raise SettingsError(f"{key_setting}: {key_file}: the key has a passphrase")
 
     certificate, key = (str(Path(each).expanduser()) for each in (cert_file, key_file))
     try:
@@ -144,11 +175,11 @@ def _load_own(context: ssl.SSLContext, cert_file: str, key_file: str) -> None:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise SettingsError(
-                f"tls_key_file: {key_file}: not the key of the certificate in {cert_file}"
+                f"{key_setting}: {key_file}: not the key of the certificate in {cert_file}"
             ) from error
         why = error.reason or "not readable as PEM"
         raise SettingsError(
-            f"tls_cert_file, tls_key_file: {cert_file}, {key_file}: {why}"
+            f"{cert_setting}, {key_setting}: {cert_file}, {key_file}: {why}"
         ) from error
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 # From the start of TCP to the PONG.
 HANDSHAKE_LIMIT_S: Final = 2.0
+WANTS_CERTIFICATE: Final = (
+    "it takes only clients with a certificate that is valid and signed by an authority it trusts"
+)
 # A server that takes no more than this is not sent any more.
 UNSENT_BYTES: Final = 64 * 1024 * 1024
 
@@ -35,14 +38,15 @@ class Options:
 
     Args:
         credentials: who this client is
-        tls: with a context, nothing is said to a server without TLS
+        tls: gives the context of a connection that begins; if set, nothing is said to a server
+            without TLS
         tls_first: the server expects the handshake before its INFO
         name: of this client, in the server's monitoring
         handshake_limit_s: so long may a server take until it has accepted this client
     """
 
     credentials: Credentials = field(default_factory=Credentials)
-    tls: ssl.SSLContext | None = None
+    tls: Callable[[], ssl.SSLContext] | None = None
     tls_first: bool = False
     name: str = "vouchmq"
     handshake_limit_s: float = HANDSHAKE_LIMIT_S
@@ -181,7 +185,11 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell why, as well as that is known."""
-        self.close(self._last_error or (_text(exc) if exc else "it has closed the connection"))
+        reason = self._last_error or (_text(exc) if exc else "it has closed the connection")
+        # With TLS 1.3 a server judges the client's certificate when the client is done already.
+        if self.info.get("tls_verify") and not self._is_open and not self._last_error:
+            reason += f"; {WANTS_CERTIFICATE}"
+        self.close(reason)
 
     # What the server says
 
@@ -223,7 +231,8 @@ class Connection(asyncio.Protocol):
         return self.server.needs_tls or self._options.tls is not None
 
     def _tls_context(self) -> ssl.SSLContext:
-        return self._options.tls or ssl.create_default_context()
+        make = self._options.tls
+        return make() if make is not None else ssl.create_default_context()
 
     def _greet(self) -> None:
         fields: dict[str, object] = {

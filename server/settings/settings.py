@@ -440,8 +440,18 @@ class Settings:
     ha_tls_ca_file: str = option(
         "", "Certificates of authorities that sign those of the log's servers, in PEM."
     )
+    ha_tls_cert_file: str = option(
+        "",
+        "Certificate that the broker shows to the log's servers, in PEM, followed by the "
+        "intermediate certificates.",
+    )
+    ha_tls_key_file: str = option(
+        "", "The private key of `ha_tls_cert_file` in PEM, without a passphrase."
+    )
     ha_monitors: tuple[str, ...] = option(
-        (), "Monitoring addresses of all servers of the log, as `http://host:8222`."
+        (),
+        "Monitoring addresses of all servers of the log, as `http://host:8222` or "
+        "`https://host:8222`.",
     )
     ha_takeover_after_s: Annotated[float, Meta(ge=2, le=3600)] = option(
         5.0, "Silence of the leader after which a standby takes over."

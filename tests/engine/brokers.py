@@ -19,6 +19,7 @@ class Brokers:
         engine: the server of the log, or its three
         leader_port: where the leader finds that server, if not at its own
         more: flags of both
+        reach: flags of everything that speaks to the log, such as files of TLS
     """
 
     def __init__(
@@ -28,12 +29,13 @@ class Brokers:
         *,
         leader_port: int = 0,
         more: Sequence[str] = (),
+        reach: Sequence[str] = (),
     ) -> None:
         self._more = more
         servers = engine.servers if isinstance(engine, Cluster) else (engine,)
         self._monitors = ",".join(each.monitor for each in servers)
         address = ",".join(f"nats://127.0.0.1:{each.ports[0]}" for each in servers)
-        self.log = ("--ha-log", address, "--ha-stream", "orders")
+        self.log = ("--ha-log", address, "--ha-stream", "orders", *reach)
         self._create(len(servers))
         self.leader, self.standby = (
             self._new(directory / name, f"nats://127.0.0.1:{port}" if port else address)

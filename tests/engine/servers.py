@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -75,6 +76,7 @@ class NatsServer:
         settings: further lines of its configuration
         sync: the value of sync_interval
         prefix: a command in front of it, for another network namespace
+        trusting: its monitoring speaks TLS, for clients with this context
     """
 
     name: str
@@ -85,6 +87,7 @@ class NatsServer:
     sync: str = "always"
     routes: Sequence[str] = ()
     prefix: Sequence[str] = ()
+    trusting: ssl.SSLContext | None = field(default=None, repr=False)
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     @property
@@ -95,7 +98,8 @@ class NatsServer:
     @property
     def monitor(self) -> str:
         """The address of its monitoring."""
-        return f"http://{self.address}:{self.ports[2]}"
+        scheme = "https" if self.trusting is not None else "http"
+        return f"{scheme}://{self.address}:{self.ports[2]}"
 
     @property
     def is_running(self) -> bool:
@@ -123,7 +127,7 @@ class NatsServer:
         lines = [
             f'server_name: "{self.name}"',
             f"listen: {self.address}:{client_port}",
-            f"http: {self.address}:{monitor_port}",
+            f"{self.monitor.partition(':')[0]}: {self.address}:{monitor_port}",
             f'jetstream {{ store_dir: "{self.directory}", sync_interval: {self.sync},'
             " max_file_store: 2G, max_memory_store: 64M }",
             self.settings,
@@ -149,7 +153,10 @@ class NatsServer:
 
     def report(self, path: str) -> dict[str, Any]:
         """What its monitoring says."""
-        with urllib.request.urlopen(self.monitor + path, timeout=5) as answer:  # noqa: S310
+        asked = urllib.request.urlopen(  # noqa: S310
+            self.monitor + path, timeout=5, context=self.trusting
+        )
+        with asked as answer:
             found: dict[str, Any] = json.load(answer)
             return found
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import ssl
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.server.auth.authenticator import is_loopback
 from vouchmq.server.cli.doctor.findings import Finding, Level
-from vouchmq.server.edge.tls import server_context
+from vouchmq.server.edge.tls import client_context, server_context
 from vouchmq.server.errors import StartupError
 from vouchmq.server.settings.settings import default_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from vouchmq.server.settings.settings import Settings
 
@@ -66,25 +67,51 @@ def _is_local(host: str) -> bool:
 
 
 def check_certificates(settings: Settings, now: datetime | None = None) -> Iterator[Finding]:
-    """Whether the files of TLS can be used, and for how long."""
-    if not settings.tls_port:
-        return
+    """Whether the files of TLS can be used, and for how long: the broker's own, the shared log's.
+
+    Args:
+        settings: those of the next start
+        now: instead of the time that it is
+    """
+    moment = now or datetime.now(UTC)
+    if settings.tls_port:
+        load = partial(server_context, settings)
+        mend = "renew the certificate, then send SIGHUP"
+        yield from _check_files("TLS", settings, "", load, mend, moment)
+    if settings.ha_log and settings.ha_tls_cert_file:
+        files = (settings.ha_tls_ca_file, settings.ha_tls_cert_file, settings.ha_tls_key_file)
+        load = partial(client_context, *files, "ha_")
+        mend = "renew the certificate; the next connection to the log uses it"
+        yield from _check_files("TLS of the log", settings, "ha_", load, mend, moment)
+
+
+def _check_files(
+    name: str,
+    settings: Settings,
+    prefix: str,
+    load: Callable[[], object],
+    mend: str,
+    now: datetime,
+) -> Iterator[Finding]:
     try:
-        server_context(settings)
-        expires = expiry_of(Path(settings.tls_cert_file).read_text("ascii", "replace"))
+        load()
+        file = Path(getattr(settings, f"{prefix}tls_cert_file")).expanduser()
+        expires = expiry_of(file.read_text("ascii", "replace"))
     except (StartupError, OSError, ValueError) as error:
-        mend = "mend the files that tls_cert_file, tls_key_file and tls_ca_file name"
-        yield Finding(Level.ERROR, "TLS", str(error), mend)
+        files = ", ".join(f"{prefix}tls_{each}_file" for each in ("cert", "key"))
+        yield Finding(
+            *(Level.ERROR, name, str(error)),
+            f"mend the files that {files} and {prefix}tls_ca_file name",
+        )
         return
-    left = expires - (now or datetime.now(UTC))
+    left = expires - now
     text = f"the certificate is valid until {expires:%Y-%m-%d %H:%M} UTC"
-    mend = "renew the certificate, then send SIGHUP"
     if left.total_seconds() <= 0:
-        yield Finding(Level.ERROR, "TLS", f"the certificate ended on {expires:%Y-%m-%d}", mend)
+        yield Finding(Level.ERROR, name, f"the certificate ended on {expires:%Y-%m-%d}", mend)
     elif left.days < SOON_DAYS:
-        yield Finding(Level.WARNING, "TLS", text, mend)
+        yield Finding(Level.WARNING, name, text, mend)
     else:
-        yield Finding(Level.OK, "TLS", text)
+        yield Finding(Level.OK, name, text)
 
 
 def expiry_of(pem: str) -> datetime:

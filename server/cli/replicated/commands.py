@@ -28,6 +28,11 @@ if TYPE_CHECKING:
     from vouchmq.server.settings.settings import Settings
 
 NO_LIMIT: Final = -1
+# How the servers of the log are reached.
+LOG_SETTINGS: Final = (
+    *("ha_log", "ha_stream", "ha_credentials", "ha_tls_ca_file", "ha_tls_cert_file"),
+    *("ha_tls_key_file", "ha_monitors", "ha_unsafe_log"),
+)
 # In this order; what a role has not is left out.
 FACTS: Final = {
     "node": "node",
@@ -109,9 +114,7 @@ def stream_options(command: Callable[..., int]) -> Callable[..., int]:
 )
 @stream_options
 @json_option
-@settings_options(
-    "ha_log", "ha_stream", "ha_credentials", "ha_tls_ca_file", "ha_monitors", "ha_unsafe_log"
-)
+@settings_options(*LOG_SETTINGS)
 @only_here
 def create(
     source: Path | None, replicas: int, max_bytes: int, as_json: bool, settings: Settings
@@ -144,10 +147,7 @@ def create(
 @ha.command(short_help="Make a new log of a node, when the log is lost.")
 @stream_options
 @json_option
-@settings_options(
-    *("data_dir", "ha_log", "ha_stream", "ha_credentials", "ha_tls_ca_file", "ha_monitors"),
-    "ha_unsafe_log",
-)
+@settings_options("data_dir", *LOG_SETTINGS)
 @only_here
 def rescue(replicas: int, max_bytes: int, as_json: bool, settings: Settings) -> int:
     """Make a new log of what a node has stored, when the servers of the log have lost records that

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from vouchmq.server.edge.replicated.log_tls import LogTls
 from vouchmq.server.errors import SettingsError
 from vouchmq.server.replication import jetstream, monitoring
 from vouchmq.server.replication.addresses import AddressError, parse_servers
@@ -39,6 +39,7 @@ from vouchmq.store.replication.log_writer import RECORD_BYTES
 from vouchmq.store.replication.record import Subjects
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping
 
     from vouchmq.server.replication.addresses import Server
@@ -104,10 +105,12 @@ def engine_of(settings: Settings) -> Engine:
     for each in settings.ha_monitors:
         if not each.startswith(("http://", "https://")):
             raise SettingsError(f"ha_monitors: {each} is no address: write http://host:8222")
-    needs_tls = any(each.needs_tls for each in servers) or settings.ha_tls_ca_file
+    files = (settings.ha_tls_ca_file, settings.ha_tls_cert_file, settings.ha_tls_key_file)
+    # Of the monitors too: the authority of the servers is the one that counts there.
+    needs_tls = any(files) or any(each.needs_tls for each in servers)
     options = Options(
         credentials=credentials,
-        tls=_tls_context(settings.ha_tls_ca_file) if needs_tls else None,
+        tls=LogTls(*files) if needs_tls else None,
         name=f"vouchmq {settings.node}",
     )
     return Engine(servers, options, settings.ha_stream, settings.ha_monitors)
@@ -120,14 +123,6 @@ def _read_credentials(path: str) -> Credentials:
         raise SettingsError(f"ha_credentials: {path}: {error.strerror}") from error
     except (CredentialsError, UnicodeDecodeError) as error:
         raise SettingsError(f"ha_credentials: {path}: {error}") from error
-
-
-def _tls_context(ca_file: str) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except OSError as error:
-        reason = error.strerror or error
-        raise SettingsError(f"ha_tls_ca_file: {ca_file}: {reason}") from error
 
 
 async def ask(
@@ -322,6 +317,7 @@ async def check(engine: Engine) -> tuple[list[str], list[str]]:
         JetStreamError: there is no such stream, or nobody answers
     """
     info = await ask_info(engine)
-    job = partial(see_servers, engine.monitors, engine.options.tls)
+    tls = engine.options.tls
+    job = partial(see_servers, engine.monitors, tls() if tls is not None else None)
     reports = await asyncio.get_running_loop().run_in_executor(None, job)
     return faults_of(info, engine.pattern, reports)

@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -230,6 +231,23 @@ def test_certificates_that_end(certificate: tuple[Path, Path], tmp_path: Path) -
     missing = Settings(tls_port=5671, tls_cert_file=str(tmp_path / "none"), tls_key_file=key)
     assert levels(choices.check_certificates(missing)) == [Level.ERROR]
     assert levels(choices.check_certificates(Settings())) == []
+
+
+def test_the_certificate_for_the_log_ends_too(
+    certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    file, key = map(str, certificate)
+    settings = Settings(ha_log="tls://log", ha_tls_cert_file=file, ha_tls_key_file=key)
+    now = datetime.now(UTC)
+    for days, level in ((0, Level.OK), (15, Level.WARNING), (31, Level.ERROR)):
+        (found,) = choices.check_certificates(settings, now + timedelta(days=days))
+        assert (found.level, found.subject) == (level, "TLS of the log")
+    broken = replace(settings, ha_tls_key_file=str(tmp_path / "none"))
+    (found,) = choices.check_certificates(broken)
+    assert found.level is Level.ERROR
+    assert "ha_tls_key_file" in found.text
+    # Without a log nobody shows it.
+    assert levels(choices.check_certificates(replace(settings, ha_log=""))) == []
 
 
 @pytest.mark.parametrize(

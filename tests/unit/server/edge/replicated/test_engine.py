@@ -46,6 +46,8 @@ def test_tls_is_spoken_where_an_address_or_a_file_says_so() -> None:
         ({"ha_monitors": ("a:8222",)}, "ha_monitors: a:8222 is no address"),
         ({"ha_credentials": "/nowhere"}, "ha_credentials: /nowhere: No such file"),
         ({"ha_tls_ca_file": "/nowhere"}, "ha_tls_ca_file: /nowhere: No such file"),
+        ({"ha_tls_cert_file": "/x"}, "ha_tls_key_file: ha_tls_cert_file needs its key"),
+        ({"ha_tls_key_file": "/x"}, "ha_tls_cert_file: ha_tls_key_file needs its certificate"),
         (
             {"ha_log": "nats://u:p@a", "ha_credentials": "/nowhere"},
             "ha_credentials: ha_log has credentials too",
