@@ -43,9 +43,12 @@ from tests.integration.broker_process import PROJECT
 from tests.pipeline.audit_reference import Reference
 from tests.waiting import wait_until
 
+MODULE: Final = "tests.failover.campaign"
 QUEUE: Final = "roaming.single"
 # So often each way to lose a leader is drawn.
 WAYS: Final = {"kill": 10, "pause": 5, "handover": 3, "stop": 3, "machine": 1}
+
+Tell = Callable[[str], None]
 
 
 @dataclass
@@ -117,20 +120,34 @@ class Failovers(Campaign):
         self._chance = random.Random(seed)
 
     def lose(self, way: str) -> list[str]:
-        """One round; the violations."""
-        self.broker = leader = self._leader
-        self.seen.ways[way] += 1
+        """One round in which the leader is lost; the violations."""
+        return self.strike(way, lambda leader: self._lose(way, leader))
+
+    def strike(self, name: str, blow: Callable[[SiteBroker], SiteBroker]) -> list[str]:
+        """One round; the violations.
+
+        Args:
+            name: it is counted under that
+            blow: told the leader, whose clients have ended when this gives who leads then
+        """
+        self.broker = leader = self.leader
+        self.seen.ways[name] += 1
         self.seen.leaders[leader.name] += 1
-        found = self.round(lambda _: self._strike(way, leader))
+
+        def strike(_: random.Random) -> None:
+            self.broker = blow(leader)
+
+        found = self.round(strike)
         self.seen.violations = self.outcome.violations
         return found
 
     @property
-    def _leader(self) -> SiteBroker:
+    def leader(self) -> SiteBroker:
+        """Who serves, as soon as somebody does."""
         leader = self._sites.leader
         return leader if leader is not None else self._sites.wait_for_leader()
 
-    def _strike(self, way: str, leader: SiteBroker) -> None:
+    def _lose(self, way: str, leader: SiteBroker) -> SiteBroker:
         sites = self._sites
         began = time.monotonic()
         server = sites.site_of_broker(leader).server
@@ -149,7 +166,7 @@ class Failovers(Campaign):
                 server.signal(signal.SIGKILL)
                 leader.kill9()
                 server.kill()
-        self.broker = sites.wait_for_leader(but=leader)
+        following = sites.wait_for_leader(but=leader)
         self.seen.take_over_s.append(time.monotonic() - began)
         if way == "pause":
             leader.signal(signal.SIGCONT)
@@ -158,6 +175,7 @@ class Failovers(Campaign):
             server.start()
         if not leader.is_running:
             leader.begin()
+        return following
 
     def _start(self, chance: random.Random) -> None:
         """Another one has taken over; before it is judged the lost one follows it."""
@@ -198,6 +216,9 @@ def audit(sites: Sites, place: Path, outcome: Outcome, *, runs_spark: bool) -> l
     return found
 
 
+Play = Callable[[Failovers, Roaming, Sites, Tell], list[str]]
+
+
 @contextmanager
 def failovers(
     directory: Path, *, seed: int, programs: Sequence[str] = ("vouchmq",) * 3
@@ -229,11 +250,23 @@ def ways_of(count: int, seed: int) -> list[str]:
 
 
 def run(
-    one: Failovers, roaming: Roaming, ways: Sequence[str], tell: Callable[[str], None]
+    one: Failovers,
+    roaming: Roaming,
+    ways: Sequence[str],
+    tell: Tell,
+    lose: Callable[[str], list[str]] | None = None,
 ) -> list[str]:
-    """Rounds, until one shows a violation; all that were found."""
+    """Rounds, until one shows a violation; all that were found.
+
+    Args:
+        one: what is lost
+        roaming: clients of all rounds, which end
+        ways: a round for each
+        tell: told how far it is
+        lose: plays a round, instead of `Failovers.lose`
+    """
     for number, way in enumerate(ways, 1):
-        found = one.lose(way)
+        found = (lose or one.lose)(way)
         took = one.seen.take_over_s[-1]
         tell(f"round {number}: {way}, {took:.1f} s, {one.outcome.confirmed} confirmed")
         for each in found:
@@ -241,17 +274,19 @@ def run(
         if found:
             break
     roaming.end()
-    found = roaming.judge(one._leader, one.seen)
+    found = roaming.judge(one.leader, one.seen)
     one.seen.violations += found
     return one.seen.violations
 
 
-def report(options: argparse.Namespace, one: Failovers, began: float) -> dict[str, object]:
+def report(
+    module: str, options: argparse.Namespace, one: Failovers, began: float
+) -> dict[str, object]:
     """What is kept of a campaign, with what is needed to run it again."""
     rounds = vars(one.outcome).copy()
     del rounds["audited"], rounds["ends_during_start"], rounds["violations"]
     return {
-        "command": f"python -m tests.failover.campaign {' '.join(sys.argv[1:])}",
+        "command": f"python -m {module} {' '.join(sys.argv[1:])}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": git("rev-parse", "HEAD"),
         "changed_files": git("status", "--short", "protocol", "store", "server").splitlines(),
@@ -262,15 +297,18 @@ def report(options: argparse.Namespace, one: Failovers, began: float) -> dict[st
     }
 
 
-def main() -> int:
-    """Run a campaign; exit 0 without a violation, 1 with one, 2 when it cannot be run here."""
-    parser = argparse.ArgumentParser(prog="python -m tests.failover.campaign", description=__doc__)
-    parser.add_argument("--kills", type=int, default=10, help="leaders that are lost")
+def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
+    """The options that campaigns share."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--audit", action="store_true", help="by vouchmq audit (Spark), for many")
     parser.add_argument("--directory", type=Path, help="for the data; kept after a violation")
     parser.add_argument("--out", type=Path, help="JSON file that the result is written to")
-    options = parser.parse_args()
+    return parser
+
+
+def perform(module: str, options: argparse.Namespace, play: Play) -> int:
+    """Run a campaign; exit 0 without a violation, 1 with one, 2 when it cannot be run here."""
     if servers.program() is None:
         sys.stderr.write(servers.MISSING + "\n")
         return 2
@@ -284,11 +322,10 @@ def main() -> int:
 
     place = Path(tempfile.mkdtemp(prefix="vouchmq-failover-", dir=options.directory))
     with failovers(place, seed=options.seed) as (one, roaming, sites):
-        ways = ways_of(options.kills, options.seed)
-        violations = run(one, roaming, ways, tell)
+        violations = play(one, roaming, sites, tell)
         violations += audit(sites, place, one.seen, runs_spark=options.audit)
         one.seen.violations = violations
-        result = report(options, one, began)
+        result = report(module, options, one, began)
     if not violations:
         shutil.rmtree(place)
     text = json.dumps(result, indent=2) + "\n"
@@ -296,6 +333,19 @@ def main() -> int:
     if options.out is not None:
         options.out.write_text(text)
     return 1 if violations else 0
+
+
+def main() -> int:
+    """Lose leaders; see `perform`."""
+    parser = parser_of(MODULE, __doc__)
+    parser.add_argument("--kills", type=int, default=10, help="leaders that are lost")
+    options = parser.parse_args()
+
+    def play(one: Failovers, roaming: Roaming, sites: Sites, tell: Tell) -> list[str]:
+        del sites
+        return run(one, roaming, ways_of(options.kills, options.seed), tell)
+
+    return perform(MODULE, options, play)
 
 
 if __name__ == "__main__":
