@@ -12,6 +12,7 @@ Nothing here knows a reply code: the server decides what a client is told.
       LogBroken            the shared log has lost, swapped or repeated what it had acknowledged
       OtherLog             the shared log is not the one that this directory follows
       NoMirror             a directory cannot follow the shared log as it is
+      CopyDamaged          a copy of the shared log is not what was read, and can be read again
 """
 
 # Names of what happened; an Error suffix would say it twice (N818).
@@ -75,6 +76,13 @@ class LogBroken(StoreError):
 
 class OtherLog(StoreError):
     """The shared log has another id than the one that was asked for."""
+
+
+class CopyDamaged(StoreError):
+    """Recovery does not find all of the shared log in a directory: it has to follow it again.
+
+    Nothing was changed, so that what is missing can be told from what the log has.
+    """
 
 
 class NoMirror(StoreError):

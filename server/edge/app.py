@@ -70,7 +70,7 @@ from vouchmq.server.runtime.work_budget import SLICE_S
 from vouchmq.server.settings.alarm_limits import require_disk, require_memory
 from vouchmq.server.version import VERSION, build_kind
 from vouchmq.store.disk import FileDisk
-from vouchmq.store.errors import ReadFailed, StoreError
+from vouchmq.store.errors import CopyDamaged, ReadFailed, StoreError
 from vouchmq.store.sync.worker import HelperProcess, start_worker
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def run(settings: Settings) -> int:
 
 
 class DamagedSegmentError(StartupError):
-    """A segment that was believed unread is not what was written; the next start reads it."""
+    """A segment is not what was written or copied; the next start reads it, or the log again."""
 
 
 class Server:
@@ -483,7 +483,7 @@ class Server:
         """What the data directory refuses keeps the broker from starting."""
         try:
             yield
-        except ReadFailed as error:
+        except (CopyDamaged, ReadFailed) as error:
             raise DamagedSegmentError(str(error)) from error
         except StoreError as error:
             raise StartupError(str(error)) from error

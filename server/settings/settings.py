@@ -422,7 +422,7 @@ class Settings:
     recovery_on_corruption: Literal["quarantine", "refuse"] = option(
         "quarantine",
         "What to do about damage found at start: quarantine it, report it and serve the rest, "
-        "or refuse to start (DURABLE-14).",
+        "or refuse to start (DURABLE-14). With `ha_log` it is read again from the log.",
     )
     ha_log: str = option(
         "",

@@ -58,6 +58,10 @@ class BlockTap(Protocol):
     def waiting_bytes(self) -> int:
         """What it was told of and has not committed."""
 
+    @property
+    def last_number(self) -> int:
+        """The number of the last block that it has; recovery must find all blocks up to it."""
+
     def appended(
         self, generation: int, offset: int, number: int, lsn: int, body: Sequence[bytes]
     ) -> None:

@@ -42,7 +42,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.store.disk import Disk
-from vouchmq.store.errors import CorruptSegment
+from vouchmq.store.errors import CopyDamaged, CorruptSegment
 from vouchmq.store.journal import records
 from vouchmq.store.journal.journal import Journal, JournalState
 from vouchmq.store.journal.segment import (
@@ -179,13 +179,14 @@ def open_journal(
 
     The newest segments are read up to `whole_bytes`, of others only summaries; all are read with
     `refuse_damage`. `progress` is told how many of how many segments are done, in the order of
-    reading; each is looked at twice. `tap` is told of every block, also of those that recovery
-    itself writes.
+    reading; each is looked at twice. `tap` is told of every block that is written
+    from then on. What is damaged or missing here it has, so with a tap nothing is left out.
 
     Raises:
         DataDirLocked: another process has the directory.
         UnsupportedFormat: a newer program wrote it.
         CorruptSegment: damage was found and `refuse_damage` is set; nothing was changed.
+        CopyDamaged: the same with a tap, or a block that the tap has is not here.
         OSError: the disk refused a read, a write or a sync.
     """
     disk.lock()
@@ -196,8 +197,8 @@ def open_journal(
         whole_bytes = _ALL_BYTES
     summary_check = SummaryCheck(disk, generations, names, whole_bytes, steps.tell)
     verdict = summary_check.verdict
-    if refuse_damage:
-        _refuse(verdict)
+    if refuse_damage or tap is not None:
+        _refuse(verdict, tap)
     report = RecoveryReport(is_sealed=verdict.is_sealed)
     _clean_up(disk, names, verdict, summary_check.trusted, report)
     replay = Replay()
@@ -252,12 +253,22 @@ def clean_up(disk: Disk, checked: SummaryCheck) -> RecoveryReport:
     return report
 
 
-def _refuse(verdict: Verdict) -> None:
+def _refuse(verdict: Verdict, tap: BlockTap | None) -> None:
+    """See that nothing is damaged, and, with a tap, that all blocks are here which that has.
+
+    Damage of the last ones looks like a torn tail, as no block behind them says that they are safe.
+    """
     if verdict.holes:
         hole = verdict.holes[0]
-        raise CorruptSegment(
+        refusal = CorruptSegment if tap is None else CopyDamaged
+        raise refusal(
             f"{segment_name(hole.generation)} is damaged at offset {hole.offset}"
             f" ({len(verdict.holes)} damaged places in all)"
+        )
+    found = verdict.accepted[-1].last_number if verdict.accepted else 0
+    if tap is not None and found < tap.last_number:
+        raise CopyDamaged(
+            f"the journal ends with block {found}, but has the log up to block {tap.last_number}"
         )
 
 

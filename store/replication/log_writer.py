@@ -129,6 +129,8 @@ class LogWriter:
         self.is_leading = False
         # Where the last committed record ended that ends with a whole block; None before any.
         self.whole: Position | None = None
+        # Of the blocks that were appended, and at first of those that the log had.
+        self.last_number = self._wanted_number = at.block
         # Readings, and attempts beyond the first of each record.
         self.reading_count = 0
         self.repeat_count = 0
@@ -141,7 +143,6 @@ class LogWriter:
         self._token = 0
         # Token of the reading that is awaited, or 0.
         self._reading = 0
-        self._last_number = self._wanted_number = at.block
         # Kind of the record that ends this epoch, when everything before it is committed; or 0.
         self._last_kind = 0
 
@@ -178,13 +179,13 @@ class LogWriter:
         """Take in a block that was written to the journal."""
         cutter = self._cutter
         cutter.add(generation, offset, number, lsn, body)
-        self._last_number = number
+        self.last_number = number
         if cutter.size_bytes >= cutter.limit_bytes:
             self._next()
 
     def request(self) -> None:
         """Have everything that was appended until now committed: at once, or with the next one."""
-        self._wanted_number = self._last_number
+        self._wanted_number = self.last_number
         self._next()
 
     def beat(self) -> None:

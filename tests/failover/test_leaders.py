@@ -10,7 +10,6 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pamqp.commands as amqp
 import psutil
@@ -168,49 +167,6 @@ def test_a_standby_that_dies_with_its_claim_or_in_its_recovery(sites: Sites, pla
         leader.begin()
         dying.begin()
         sites.wait_for_standbys(2)
-
-
-@pytest.mark.parametrize("damage", ["bit", pytest.param("file", marks=pytest.mark.campaign)])
-def test_a_segment_that_rots_on_a_standby_or_a_former_leader(sites: Sites, damage: str) -> None:
-    """It is read again from the log, and whoever has it may lead."""
-    leader = sites.wait_for_leader()
-    with watched(sites, f"rot-{damage}", size_bytes=2000) as load:
-        load.publisher.wait(200)
-        leader.kill9()
-        following = replaced(sites, leader)
-        segment = max(leader.data_dir.glob("*.journal"), key=written_bytes)
-        if damage == "file":
-            segment.unlink()
-        else:
-            raw = bytearray(segment.read_bytes())
-            raw[written_bytes(segment) // 2] ^= 1
-            segment.write_bytes(raw)
-        whole = following.data_dir / segment.name
-        leader.begin()
-        wait_until(lambda: starts_the_same(segment, whole), sites.evidence)
-        sites.wait_for_standbys(2)
-        # The one that healed is to lead.
-        other = next(each for each in sites.others(leader) if not each.is_serving)
-        other.signal(signal.SIGSTOP)
-        sites.wait_for_leader().hand_over()
-        wait_until(lambda: leader.is_serving, sites.evidence)
-        other.signal(signal.SIGCONT)
-        load.goes_on(claims=2)
-    sites.wait_for_standbys(2)
-
-
-def written_bytes(segment: Path) -> int:
-    """How much of a segment is no empty space."""
-    return len(segment.read_bytes().rstrip(b"\0"))
-
-
-def starts_the_same(one: Path, other: Path) -> bool:
-    """Whether one of two segments has what the other one has, or both were given up."""
-    try:
-        size = written_bytes(other)
-        return one.read_bytes()[:size] == other.read_bytes()[:size]
-    except FileNotFoundError:
-        return not one.exists() and not other.exists()
 
 
 def test_a_clock_that_jumps(sites: Sites) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import SEGMENT_SIZE_BYTES, corrupt, publish, segments_on, sync
-from vouchmq.store.errors import WriteFailed
+from vouchmq.store.errors import CopyDamaged, WriteFailed
 from vouchmq.store.journal import records
 from vouchmq.store.journal.journal import Journal
 from vouchmq.store.journal.segment import parse_generation, segment_name
@@ -24,6 +24,7 @@ class Copy:
         self.ends: list[tuple[int, int]] = []
         self.purged: list[int] = []
         self.requested: list[int] = []
+        self.last_number = 0
 
     @property
     def waiting_bytes(self) -> int:
@@ -104,24 +105,55 @@ def test_a_block_that_the_disk_refuses_is_none() -> None:
     assert_copied(disk, copy)
 
 
-def test_it_is_told_of_what_recovery_writes() -> None:
+def filled_disk() -> tuple[SimDisk, int]:
+    """A disk with several segments, and the number of its last block."""
     disk = SimDisk()
     journal = open_tapped(disk, Copy())
     for n in range(20):
         publish(journal, 1, bytes([n]) * 500)
+        sync(journal)
     journal.close()
-    corrupt(disk, segments_on(disk)[0], 1000)
-    copy = Copy()
-    journal, recovered = open_journal(
-        disk,
-        segment_size_bytes=SEGMENT_SIZE_BYTES,
-        wall_ms=lambda: 1,
-        tap=copy,
-        whole_bytes=1 << 30,
-    )
+    return disk, journal.chain.number - 1
+
+
+def contents(disk: SimDisk) -> dict[str, bytes]:
+    """All files."""
+    return {name: bytes(disk.visible[name].visible) for name in disk.visible}
+
+
+def test_damage_is_not_left_out_where_a_log_has_what_is_missing() -> None:
+    """And nothing is changed: the same directory says afterwards what has to be read again."""
+    disk, last = filled_disk()
+    corrupt(disk, segments_on(disk)[1], 1000)
+    copy, before = Copy(), contents(disk)
+    copy.last_number = last
+    with pytest.raises(CopyDamaged, match=r"is damaged at offset \d+"):
+        open_tapped(disk, copy)
+    assert contents(disk) == before
+    # By itself a broker leaves it out.
+    _, recovered = open_journal(disk, segment_size_bytes=SEGMENT_SIZE_BYTES, wall_ms=lambda: 1)
     assert recovered.report.damaged
-    assert copy.files
-    assert_copied(disk, copy)
+
+
+def test_damage_of_the_last_block_is_no_torn_tail_where_a_log_has_it() -> None:
+    disk, last = filled_disk()
+    name = segments_on(disk)[-1]
+    whole = bytes(disk.visible[name].visible).rstrip(b"\0")
+    corrupt(disk, name, len(whole) - 1)
+    copy, before = Copy(), contents(disk)
+    copy.last_number = last
+    with pytest.raises(CopyDamaged, match=f"ends with block {last - 1}, .* up to block {last}"):
+        open_tapped(disk, copy)
+    assert contents(disk) == before
+
+
+def test_a_directory_that_has_all_of_the_log_is_opened() -> None:
+    disk, last = filled_disk()
+    copy = Copy()
+    copy.last_number = last
+    journal = open_tapped(disk, copy)
+    # It was told of what was written since, a head.
+    assert [number for number, _ in copy.ends] == list(range(last + 1, journal.chain.number))
 
 
 def test_it_is_asked_to_commit_what_is_being_synced() -> None:
