@@ -199,8 +199,9 @@ def audit(sites: Sites, place: Path, outcome: Outcome, *, runs_spark: bool) -> l
         outcome.copies_audited = len(reference.copies)
         found += [f"audit: {kind}: {where}" for *where, kind in sorted(reference.findings, key=str)]
     else:
-        ledgers.write(lines, place / "merged")
-        command = ["audit", str(place / "merged"), "--out", str(place / "audit")]
+        there = [each.data_dir / "ledger" for each in sites.brokers]
+        paths = [str(each) for each in there if each.exists()]
+        command = ["audit", *paths, "--shared-log", "--out", str(place / "audit")]
         done = subprocess.run(
             [sys.executable, "-m", "vouchmq", *command],
             cwd=PROJECT,

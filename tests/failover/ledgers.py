@@ -8,7 +8,6 @@ one before it has to be said anew, as that was another broker's.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -57,14 +56,3 @@ def _boot(before: Line | None, highest: int) -> Line:
     how = "clean" if before["e"] == "end" else "crash"
     place = {"prev_o": before["o"], "prev_n": before["n"], "prev_lsn": highest}
     return {**place, "w": how, "dark": 0}
-
-
-def write(lines: Iterable[Line], directory: Path) -> None:
-    """As files of a ledger without seals, one for each epoch."""
-    directory.mkdir(parents=True)
-    files: dict[str, list[str]] = defaultdict(list)
-    for line in lines:
-        name = f"{line['b']}-{line['o']:08}-00000001.jsonl"
-        files[name].append(json.dumps(line, separators=(",", ":")) + "\n")
-    for name, texts in files.items():
-        (directory / name).write_text("".join(texts), encoding="ascii")

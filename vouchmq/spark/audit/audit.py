@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,7 @@ from vouchmq.spark.audit import findings, line_tables, summary_text, tables, ver
 from vouchmq.spark.audit.result import Job, Result
 from vouchmq.spark.audit.step import Folded, State, facts_before, fold
 from vouchmq.spark.ledger import lines, seals
-from vouchmq.spark.ledger.collect import Batch, file_of, gather
+from vouchmq.spark.ledger.collect import Batch, file_of, gather, of_one_log
 from vouchmq.spark.ledger.facts import Facts
 from vouchmq.spark.ledger.lines import LedgerError
 from vouchmq.spark.ledger.seals import Look, Seals
@@ -100,11 +100,16 @@ def _run(spark: SparkSession, job: Job) -> Result:
     batch = gather(bronze, facts)
     if not facts.brokers:
         raise LedgerError(f"{', '.join(job.paths)}: no line of a ledger can be read")
-    folded = fold(State(facts), before, batch, cache.keep)
-    parts = parts_of(folded, batch, cache)
     found_seals = seals.judge(looks, ended(facts))
+    joined = None
+    if job.is_shared:
+        batch, joined = of_one_log(batch, cache.keep)
+        found_seals = joined.renamed(found_seals)
+    folded = fold(State(batch.facts), before, batch, cache.keep)
+    parts = parts_of(folded, batch, cache)
     written = write_tables(spark, job, folded.state, parts, found_seals, cache)
-    return finish(spark, job, facts, found_seals, batch.lines, parts.rows, written, began)
+    result = finish(spark, job, batch.facts, found_seals, batch.lines, parts.rows, written, began)
+    return replace(result, joined=joined)
 
 
 def look(files: Sequence[Path]) -> list[Look]:
@@ -323,6 +328,10 @@ def write_summary(result: Result, fail_on: Sequence[str]) -> None:
                 head.broker: {"o": head.epoch, "n": head.n, "seal": head.seal}
                 for head in result.seals.heads
             },
+            "joined": [
+                {"o": number, "of": {"b": name, "o": own}}
+                for (name, own), number in (result.joined.numbers if result.joined else {}).items()
+            ],
             "since": job.scope.since_us,
             "until": job.scope.until_us,
             "vhost": job.scope.vhost,

@@ -57,6 +57,11 @@ def parser() -> Parser:
         "result",
     )
     made.add_argument(
+        "--shared-log",
+        action="store_true",
+        help="the ledgers are of all brokers of one shared log: audit them as one",
+    )
+    made.add_argument(
         "--witness",
         nargs="+",
         type=path,
@@ -72,12 +77,7 @@ def parser() -> Parser:
         action="store_true",
         help="continue after the last run",
     )
-    made.add_argument(
-        "--since", type=moment, metavar="TIME", help="messages published at or after it"
-    )
-    made.add_argument("--until", type=moment, metavar="TIME", help="messages published before it")
-    made.add_argument("--vhost", help="only queues of this virtual host")
-    made.add_argument("--queue", type=pattern, metavar="REGEX", help="queues whose names match")
+    _add_scope(made)
     made.add_argument(
         "--fail-on",
         type=kinds,
@@ -99,6 +99,16 @@ def parser() -> Parser:
     made.add_argument("--report", type=place, metavar="FILE", help="write an HTML report")
     add_session(made)
     return made
+
+
+def _add_scope(made: Parser) -> None:
+    """Options that choose copies."""
+    made.add_argument(
+        "--since", type=moment, metavar="TIME", help="messages published at or after it"
+    )
+    made.add_argument("--until", type=moment, metavar="TIME", help="messages published before it")
+    made.add_argument("--vhost", help="only queues of this virtual host")
+    made.add_argument("--queue", type=pattern, metavar="REGEX", help="queues whose names match")
 
 
 def path(text: str) -> str:
@@ -180,7 +190,11 @@ def _audit(options: argparse.Namespace, codes: list[int]) -> int:
 def _ledgers(spark: SparkSession, options: argparse.Namespace, paths: tuple[str, ...]) -> int:
     scope = tables.Scope(options.since, options.until, options.vhost, options.queue)
     poison = options.poison_deliveries or POISON_DELIVERIES
-    job = Job(paths, options.out, scope, poison, by_queue=options.partition_by_queue)
+    job = Job(
+        *(paths, options.out, scope, poison),
+        by_queue=options.partition_by_queue,
+        is_shared=options.shared_log,
+    )
     fail_on = FAIL_ON if options.fail_on is None else options.fail_on
     if options.incremental:
         from vouchmq.spark.audit import incremental

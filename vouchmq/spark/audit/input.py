@@ -33,6 +33,7 @@ _OF_LEDGERS: Final = {
     "--queue": "queue",
     "--partition-by-queue": "partition_by_queue",
     "--poison-deliveries": "poison_deliveries",
+    "--shared-log": "shared_log",
 }
 
 
@@ -72,6 +73,8 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UsageError("nothing to audit: specify a PATH, --data-dir or --witness")
     if options.incremental and options.witness:
         raise UsageError("--incremental is for ledgers, not for --witness")
+    if options.incremental and options.shared_log:
+        raise UsageError("--shared-log is for a full audit, not for --incremental")
     if not has_ledger:
         for name, key in _OF_LEDGERS.items():
             if getattr(options, key) not in (None, False):

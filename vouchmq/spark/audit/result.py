@@ -10,6 +10,7 @@ from typing import Any, Final
 from vouchmq.spark.audit import tables
 from vouchmq.spark.ledger.facts import Facts
 from vouchmq.spark.ledger.seals import Seals
+from vouchmq.spark.ledger.shared_log import Joined
 
 INTERNAL: Final = "_audit"
 """Below the output directory: what the audit itself keeps; Spark passes over it."""
@@ -25,6 +26,7 @@ class Job:
     scope: tables.Scope = field(default_factory=tables.Scope)
     poison_deliveries: int = POISON_DELIVERIES
     by_queue: bool = False
+    is_shared: bool = False  # the brokers share a log
 
     @property
     def internal(self) -> Path:
@@ -45,6 +47,7 @@ class Result:
     lives: list[Any]
     overall: list[Any]
     took_s: float
+    joined: Joined | None = None
 
     @property
     def copies(self) -> int:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from vouchmq.spark.audit.result import Result
     from vouchmq.spark.audit.tables import Scope
     from vouchmq.spark.ledger.seals import Seals
+    from vouchmq.spark.ledger.shared_log import Joined
 
 SEALS_MOST: Final = 5
 SHOWN_LINES: Final = 25
@@ -152,6 +153,7 @@ def summary(result: Result, fail_on: Sequence[str]) -> list[str]:
         f"verdict    {verdict(result, fail_on)} (exit {result.exit_code(fail_on)})",
         f"ledger     {_count(len(facts.brokers), 'broker')}, {_count(len(epochs), 'epoch')}, "
         f"{_count(events, 'line')}{_period(facts.times())}",
+        *_joined(result.joined),
         f"copies     {result.copies:,}",
         f"over       {_states(states, _OVER)}",
         f"here       {_states(states, _HERE)}",
@@ -162,6 +164,13 @@ def summary(result: Result, fail_on: Sequence[str]) -> list[str]:
         *_seals(result.seals),
         f"took       {_latencies(result.overall)}",
     ]
+
+
+def _joined(joined: Joined | None) -> Iterator[str]:
+    """Whose epochs those of the one broker are."""
+    if joined is not None:
+        brokers = len({name for name, _ in joined.numbers})
+        yield f"joined     {_count(brokers, 'broker')} of one log; summary.json has their epochs"
 
 
 def _seals(found: Seals) -> Iterator[str]:

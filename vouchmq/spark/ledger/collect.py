@@ -8,8 +8,8 @@ identity means that two brokers share an id. Must not know messages.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
@@ -17,15 +17,14 @@ from urllib.parse import unquote, urlsplit
 from vouchmq.spark.ledger import events
 from vouchmq.spark.ledger.facts import LINE_BITS, Broker, Epoch, Facts, merged
 from vouchmq.spark.ledger.lines import LedgerError, sql_text
+from vouchmq.spark.ledger.shared_log import Joined, Place, join
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CONTROL: Final = ("boot", "end", "gap")
 _BOOT_KEYS: Final = ("w", "wm", "msg", "prev_o", "prev_n", "prev_lsn", "dark")
-
-Place = tuple[str, int]
-"""A broker's id and the number of an epoch."""
+_LINE: Final = f"(o << {LINE_BITS}) | n AS line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +83,34 @@ def gather(bronze: DataFrame, facts: Facts, older: DataFrame | None = None) -> B
     is_late = _is_late(known, spans)
     _take_over(facts, files, spans)
     codes = " ".join(f"WHEN {sql_text(name)} THEN {code}" for name, code in facts.codes().items())
-    told = lines.selectExpr(
-        "*", f"CASE b {codes} END AS bk" if codes else "0 AS bk", f"(o << {LINE_BITS}) | n AS line"
-    )
+    told = lines.selectExpr("*", f"CASE b {codes} END AS bk" if codes else "0 AS bk", _LINE)
     _read_controls(facts, told)
     facts.check()
     return Batch(told, facts, is_late, any(file["positions"] for file in files))
+
+
+def of_one_log(batch: Batch, keep: Callable[[str, DataFrame], DataFrame]) -> tuple[Batch, Joined]:
+    """The lines of brokers that share a log as those of one broker.
+
+    Args:
+        batch: of all of them, from the beginning
+        keep: writes a frame down, which is read several times
+
+    Raises:
+        LedgerError: they are not of one log
+    """
+    from pyspark.sql import functions as f
+
+    joined = join(batch.facts)
+    numbers = [(*place, number) for place, number in joined.numbers.items()]
+    made = batch.lines.sparkSession.createDataFrame(numbers, "b string, o bigint, number bigint")
+    told = (
+        batch.lines.drop("bk", "line")
+        .join(f.broadcast(made), ["b", "o"])
+        .withColumns({"b": f.lit(joined.name), "o": f.col("number")})
+        .selectExpr(*batch.lines.drop("bk", "line").columns, "0 AS bk", _LINE)
+    )
+    return replace(batch, lines=keep("joined", told), facts=joined.facts), joined
 
 
 def _per_file(bronze: DataFrame) -> list[Any]:
@@ -110,6 +131,7 @@ def _expressions() -> list[Any]:
         *("min(t) AS first_t", "max(t) AS last_t"),
         "max(CASE WHEN e = 'syn' THEN wm END) AS synced_lsn",
         "min(CASE WHEN e IN ('pub', 'mov') THEN lsn[0] END) AS lowest_lsn",
+        "max(CASE WHEN e IN ('pub', 'mov') THEN lsn[1] END) AS highest_lsn",
         "coalesce(max(e = 'dlv' AND s IS NOT NULL), false) AS positions",
     )
     return [f.expr(each) for each in told]
@@ -192,6 +214,7 @@ def _take_over(facts: Facts, files: list[Any], spans: dict[Place, list[list[int]
         epoch = facts.brokers[file["b"]].epochs.setdefault(file["o"], Epoch(first_file=number))
         epoch.first_file = min(epoch.first_file, number)
         epoch.lowest_lsn = min(_given(epoch.lowest_lsn, file["lowest_lsn"]), default=None)
+        epoch.highest_lsn = max(epoch.highest_lsn, file["highest_lsn"] or 0)
         epoch.first_t = min(_given(epoch.first_t, file["first_t"]))
         epoch.last_t = max(_given(epoch.last_t, file["last_t"]))
         epoch.synced_lsn = max(epoch.synced_lsn, file["synced_lsn"] or 0)

@@ -36,6 +36,7 @@ class Epoch:
     gaps: list[list[int]] = field(default_factory=list)  # [number of the line, events lost]
     synced_lsn: int = 0  # highest that a `syn` named
     lowest_lsn: int | None = None  # that was published
+    highest_lsn: int = 0  # the same
     first_file: int = 1  # the lowest number of its files that are there
 
     @property

@@ -66,6 +66,8 @@ def checked(here: Path, *arguments: str) -> tuple[str, ...]:
         (["--witness", "{tmp}/nothing"], "--witness: {tmp}/nothing is not there"),
         (["--witness", "{tmp}/empty"], "--witness: {tmp}/empty holds no lines of witnesses"),
         (["{tmp}/l", "--witness", "{tmp}/w", "--incremental"], "--incremental is for ledgers"),
+        (["{tmp}/l", "--shared-log", "--incremental"], "--shared-log is for a full audit"),
+        (["--witness", "{tmp}/w", "--shared-log"], "--shared-log is about ledgers"),
         (["--witness", "{tmp}/w", "--report", "{tmp}/r"], "--report is about ledgers"),
         (["--witness", "{tmp}/w", "--since", "2026-01-01"], "--since is about ledgers"),
         (["--witness", "{tmp}/w", "--until", "2026-01-01"], "--until is about ledgers"),
