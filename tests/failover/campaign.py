@@ -268,7 +268,8 @@ def run(
     """
     for number, way in enumerate(ways, 1):
         found = (lose or one.lose)(way)
-        took = one.seen.take_over_s[-1]
+        # None if the machine was too busy: then another one led before the leader was killed.
+        took = (one.seen.take_over_s or [0.0])[-1]
         tell(f"round {number}: {way}, {took:.1f} s, {one.outcome.confirmed} confirmed")
         for each in found:
             tell(f"  {each}")

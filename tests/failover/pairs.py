@@ -102,10 +102,12 @@ class Pairs:
             following = sites.wait_for_leader(but=leader if is_lost else None)
             if is_lost:
                 self._one.seen.take_over_s.append(time.monotonic() - began)
-            self._roaming.publisher.wait(GOES_ON)
+            # A client of one that is paused waits for it.
+            if Blow("pause", "leader") not in blows:
+                self._roaming.publisher.wait(GOES_ON)
         for each in blows:
             mend(roles[each.role], each.how)
-        if is_lost and Blow("pause", "leader") in blows:
+        if Blow("pause", "leader") in blows:
             wait_until(lambda: leader.status().get("role") == "standby", sites.evidence)
         self._roaming.publisher.wait(GOES_ON)
         if following is None or following is leader:
