@@ -4,11 +4,16 @@
     lost, silent, stopping ─▶ the next one
     request ─▶ its own reply subject ─▶ answers, or failed: once, and never both
     listen ─▶ plain messages of others, `tell` ─▶ to others: any of them may get lost
+    prefer ─▶ a second connection ─▶ the only one, once no request is under way on the first
 
 A request is sent once. When its connection is lost, or when it is too old, it has failed, and
 whoever asked decides what follows: only that one knows what a second request would do. The limit is
 one of age, so that other traffic does not prolong it. A server that has sent nothing at all between
 half of a request's limit and its end is left for the next one.
+
+A request takes two hops and two wake-ups less if the server has what is asked for. So a client may
+be told by name which one that is (`prefer`): it connects there as well, and goes on there between
+two requests. Neither fails by it. A server that was left is preferred again after `AVOID_S` only.
 
 Must not know JetStream.
 """
@@ -37,6 +42,8 @@ LOOK_S: Final = 0.05
 # Between two rounds of servers none of which accepts.
 FIRST_DELAY_S: Final = 0.1
 LONGEST_DELAY_S: Final = 1.0
+# A server that was left was left for a reason, whoever recommends it.
+AVOID_S: Final = 60.0
 
 
 @dataclass(slots=True)
@@ -49,6 +56,25 @@ class _Request:
     limit_s: float
     # What the connection had received when it was asked whether the server lives.
     count_at_ping: int = -1
+
+
+class _Second:
+    """Owns the connection to a server that is preferred, until the client does."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def opened(self) -> None:
+        self._client.second_opened()
+
+    def received(self, message: Message) -> None:
+        """Nothing is subscribed to yet."""
+
+    def leaving(self) -> None:
+        self._client.second_closed()
+
+    def closed(self, _reason: str) -> None:
+        self._client.second_closed()
 
 
 class Client:
@@ -82,6 +108,14 @@ class Client:
         self._next = chance.randrange(len(self._servers))
         self._inbox = f"_INBOX.{chance.getrandbits(96):024x}"
         self._connection: Connection | None = None
+        # To the server that is preferred, or that may be it; how that one is called.
+        self._second: Connection | None = None
+        self._preferred = ""
+        # What servers call themselves, and when they were left.
+        self._names: dict[Server, str] = {}
+        self._left_at: dict[Server, float] = {}
+        # The request whose answer is being told.
+        self._answering = 0
         self._requests: dict[int, _Request] = {}
         self._last_request = 0
         self._listeners: dict[str, Callable[[bytes], None]] = {}
@@ -121,13 +155,33 @@ class Client:
             if timer is not None:
                 timer.cancel()
         self._timer = self._look = None
+        self._drop_second()
         if self._connection is not None:
             self._connection.close("this client stops")
 
     def leave_server(self, reason: str) -> None:
         """Go on with the next server; requests fail."""
         if self._connection is not None:
+            self._left_at[self._connection.server] = self._loop.time()
             self._connection.close(reason)
+
+    def prefer(self, name: str) -> None:
+        """Go on with the server of this name, once it accepts and no request is under way."""
+        connection = self._connection
+        if self._second is not None or connection is None or not connection.is_open:
+            return
+        if not name or connection.info.get("server_name") == name:
+            return
+        now = self._loop.time()
+        for server in self._servers:
+            if server == connection.server or now - self._left_at.get(server, -AVOID_S) < AVOID_S:
+                continue
+            # One that was not spoken to yet may have that name.
+            if self._names.get(server, name) == name:
+                self._preferred = name
+                self._second = Connection(server, self._options, [], _Second(self), self._loop)
+                self._second.start()
+                return
 
     def request(
         self,
@@ -149,6 +203,7 @@ class Client:
             limit_s: the age at which it has failed
             headers: lines with CRLF
         """
+        self._change_connection()
         self._last_request += 1
         number = self._last_request
         self._requests[number] = _Request(answered, failed, self._loop.time(), limit_s)
@@ -181,6 +236,8 @@ class Client:
 
     def opened(self) -> None:
         """A server has accepted this client."""
+        if self._connection is not None:
+            self._note_name(self._connection)
         self._failed_servers = 0
         self._delay_s = FIRST_DELAY_S
         self._was_up = True
@@ -196,8 +253,12 @@ class Client:
             return
         last = message.subject.rpartition(".")[2]
         request = self._requests.get(int(last)) if last.isdigit() else None
-        if request is not None and request.answered(message):
-            self._requests.pop(int(last), None)
+        if request is None:
+            return
+        self._answering = int(last)
+        if request.answered(message):
+            self._requests.pop(self._answering, None)
+        self._answering = 0
 
     def leaving(self) -> None:
         """It stops: go elsewhere."""
@@ -206,6 +267,7 @@ class Client:
     def closed(self, reason: str) -> None:
         """Try the next server; what was under way has failed."""
         self._connection = None
+        self._drop_second()
         self.trouble = reason
         self._next = (self._next + 1) % len(self._servers)
         if not self._is_stopped:
@@ -217,6 +279,48 @@ class Client:
             self._went_down(reason)
         for number in list(self._requests):
             self._fail(number, reason)
+
+    # The second connection
+
+    def second_opened(self) -> None:
+        """Use it from now on, or look for another if that server has another name."""
+        if self._second is None:
+            return
+        self._note_name(self._second)
+        if self._names[self._second.server] == self._preferred:
+            self._change_connection()
+        else:
+            self._drop_second()
+            self.prefer(self._preferred)
+
+    def second_closed(self) -> None:
+        """It does not accept this client, or has gone again."""
+        if self._second is not None:
+            self._left_at[self._second.server] = self._loop.time()
+            self._second = None
+
+    def _change_connection(self) -> None:
+        """Go on with the preferred server if nothing is under way at this one."""
+        second = self._second
+        if second is None or not second.is_open or self._requests.keys() - {self._answering}:
+            return
+        first, self._connection, self._second = self._connection, second, None
+        self._next = self._servers.index(second.server)
+        second.hand_over(self)
+        for subject in (f"{self._inbox}.*", *self._listeners):
+            second.subscribe(subject)
+        if first is not None:
+            first.hand_over(_Second(self))
+            first.close("another server is preferred")
+        log.info("replication.server_changed", server=self.server)
+
+    def _drop_second(self) -> None:
+        second, self._second = self._second, None
+        if second is not None:
+            second.close("it is not used")
+
+    def _note_name(self, connection: Connection) -> None:
+        self._names[connection.server] = str(connection.info.get("server_name", ""))
 
     def _connect_later(self) -> None:
         self._failed_servers += 1

@@ -143,6 +143,10 @@ class Connection(asyncio.Protocol):
         if self._is_subscribed:
             self._write(nats.subscribe(subject, len(self._subjects)))
 
+    def hand_over(self, owner: Owner) -> None:
+        """Tell somebody else from now on what happens."""
+        self._owner = owner
+
     def ping(self) -> None:
         """Have the server send something."""
         self._write(nats.PING)

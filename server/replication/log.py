@@ -203,11 +203,17 @@ class NatsLog:
         self.client.tell(subject, payload)
 
     def ask_size(self, told: Callable[[dict[str, int]], None]) -> None:
-        """Ask once how large the log is; nothing is told if that is not answered."""
+        """Ask once how large the log is; nothing is told if that is not answered.
+
+        The answer also says which server is the stream's leader: who appends is best there.
+        """
 
         def answered(message: Message) -> bool:
             with suppress(JetStreamError):
-                told(jetstream.parse_info(message).size())
+                info = jetstream.parse_info(message)
+                told(info.size())
+                if info.hears_majority(HEARD_S):
+                    self.client.prefer(info.cluster.leader)
             return True
 
         self.client.request(

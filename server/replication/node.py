@@ -224,6 +224,7 @@ class Node:
         self._recovered_block = recovered_block
         self._standbys = Standbys((self.standby.progress.log_id or b"").hex(), self._loop.time())
         self._engine.listen(self._topics.reports, self._reported)
+        self._engine.ask_size(self._size_told)
         self.tap.request()
 
     def is_all_committed(self) -> bool:

@@ -14,6 +14,7 @@ from tests.unit.server.replication.scripted_server import (
     INFO,
     PATIENCE_S,
     Answer,
+    Answerer,
     ScriptedServer,
     until,
 )
@@ -286,3 +287,100 @@ async def test_plain_messages_are_passed_on_over_each_connection() -> None:
         server.send(b"MSG more 3 1\r\ny\r\n")
         await until(lambda: heard == [b"x", b"y"])
         assert server.subscriptions[4:] == ["news", "more"]
+
+
+def named(name: str, answer: Answerer = echo) -> ScriptedServer:
+    """A server that calls itself so."""
+    return ScriptedServer(answer, {**INFO, "server_name": name})
+
+
+async def test_the_preferred_server_is_taken_without_a_failed_request() -> None:
+    told = Told()
+    async with named("a") as first, named("b") as second, named("c") as third:
+        servers = [second.address, first.address, third.address]
+        async with connected(servers, told) as client:
+            await told.wait_for("up")
+            assert client.server == str(second.address)
+            client.listen("news", lambda payload: told.add(f"news {payload.decode()}"))
+            client.prefer("c")
+            # The first candidate has another name.
+            await until(lambda: client.server == str(third.address))
+            assert (first.connections, third.connections) == (1, 1)
+            await until(lambda: not (first.writers or second.writers))
+            assert "news" in third.subscriptions
+            ask(client, told, "one")
+            await told.wait_for("one answered")
+            client.prefer("c")
+            assert third.connections == 1
+            assert told.count("down") + told.count("failed") == 0
+
+
+async def test_a_server_is_changed_only_between_two_requests() -> None:
+    """An answer could be lost with the connection, or come twice."""
+    told = Told()
+    async with (
+        named("a") as first,
+        named("b") as second,
+        connected([second.address, first.address], told) as client,
+    ):
+        await told.wait_for("up")
+        ask(client, told, "silent")
+        client.prefer("a")
+        await until(lambda: first.greetings)
+        ask(client, told, "one")
+        await told.wait_for("one answered")
+        assert client.server == str(second.address)
+        assert first.subscriptions == []
+        # The next request is made within the call that brings the last answer.
+        second.send_answer(second.replies[0], b"", b"late")
+        await told.wait_for("silent answered late")
+        ask(client, told, "two")
+        await told.wait_for("two answered")
+        assert client.server == str(first.address)
+    assert told.count("failed") == 0
+
+
+async def test_a_preferred_server_that_was_left_or_refuses_is_not_tried_again() -> None:
+    told = Told()
+    async with (
+        named("a") as first,
+        named("b") as second,
+        connected([second.address, first.address], told) as client,
+    ):
+        await told.wait_for("up")
+        client.leave_server("a test")
+        await until(lambda: client.is_up and client.server == str(first.address))
+        client.prefer("b")
+        await asyncio.sleep(0)
+        assert second.connections == 1
+    async with named("a") as first, named("b") as second:
+        first.error = "no"
+        async with connected([second.address, first.address], told) as client:
+            await until(lambda: client.is_up)
+            client.prefer("a")
+            await until(lambda: first.connections == 1 and not first.writers)
+            client.prefer("a")
+            ask(client, told, "one")
+            await told.wait_for("one answered")
+            assert client.server == str(second.address)
+            assert first.connections == 1
+
+
+async def test_a_lost_connection_takes_the_second_with_it() -> None:
+    told = Told()
+    async with (
+        named("a") as first,
+        named("b") as second,
+        connected([second.address, first.address], told) as client,
+    ):
+        await told.wait_for("up")
+        ask(client, told, "silent")
+        client.prefer("a")
+        await until(lambda: first.greetings)
+        second.drop()
+        await told.wait_for("silent failed")
+        await until(lambda: client.is_up)
+        ask(client, told, "one")
+        await told.wait_for("one answered")
+        assert client.server == str(first.address)
+        await until(lambda: len(first.writers) == 1)
