@@ -5,7 +5,8 @@
                                     └─ anything else: `storage_failed`, and the process ends
     turn ─▶ sync ─▶ GroupCommit.sync_now or GroupCommit.request
     GroupCommit ─▶ synced ─▶ ledger, confirms (`BrokerContext.synced`), the probe of a full disk
-    with a shared log: GroupCommit, committed ─▶ `Watermark` ─▶ synced, when both have it
+    with a shared log: GroupCommit, committed ─▶ `Watermark` ─▶ synced, when both have it;
+        the end of a turn ─▶ `BlockTap.request`
 
 What holds:
 
@@ -120,6 +121,8 @@ class JournalWriter:
             clock=self._clock,
             extra_targets=extra_targets,
         )
+        if journal.chain.is_tapped:
+            self._turn.observers[self._commit_written] = None
 
     # Writing
 
@@ -200,6 +203,15 @@ class JournalWriter:
             self.commit.sync_now()
         else:
             self.commit.request()
+
+    def _commit_written(self) -> None:
+        """A shared log begins with what the turn has written, also while an older sync runs.
+
+        Else a record would wait for that sync, and the next sync for nothing that it needs. At the
+        end of the turn, so that a message and the mark of its delivery share a record.
+        """
+        if self._journal.wants_sync and not self._context.has_failed:
+            self._journal.chain.request_commit()
 
     # What became of it
 

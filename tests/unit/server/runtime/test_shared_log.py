@@ -105,6 +105,25 @@ def test_a_confirm_waits_for_a_disk_that_is_slower_than_the_log() -> None:
     assert confirms(client.hear()) == [("Basic.Ack", 2, True)]
 
 
+def test_a_record_waits_for_no_sync() -> None:
+    """The log is slower than the disk as a rule: it has to begin when a block is written."""
+    node = LeadingNode()
+    client = node.confirming()
+    for body in (b"x", b"y"):
+        client.send(wire.publish(1, "q", body, PERSISTENT))
+    node.world.run_turns()
+    node.commit()
+    client.send(wire.publish(1, "q", b"z", PERSISTENT))
+    node.world.run_turns()
+    # That of the first two.
+    assert not node.world.runtime.commit.is_idle
+    ((_, raw),) = node.sent
+    assert b"z" in raw
+    node.commit()
+    node.world.sync()
+    assert confirms(client.hear())[-1] == ("Basic.Ack", 3, False)
+
+
 def test_a_durable_declaration_is_answered_when_it_is_committed() -> None:
     node = LeadingNode()
     client = node.confirming()
