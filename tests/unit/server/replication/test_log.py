@@ -11,6 +11,7 @@ import pytest
 from tests.unit.server.replication.answers import Answers, First
 from tests.unit.server.replication.scripted_server import (
     FULL,
+    INFO,
     NO_LEADER,
     PATIENCE_S,
     WRONG_LAST,
@@ -379,3 +380,26 @@ async def test_the_size_of_the_log() -> None:
     assert set(size) == {"bytes", "max_bytes", "records", "replicas", "current_replicas"}
     assert size["max_bytes"] == -1
     assert answers.told == []
+
+
+async def test_who_knows_the_size_appends_at_the_leader_of_the_stream() -> None:
+    stream, answers = ScriptedStream(), Answers()
+    told: list[dict[str, int]] = []
+    async with (
+        ScriptedServer(stream.answer, {**INFO, "server_name": "other"}) as other,
+        ScriptedServer(stream.answer, {**INFO, "server_name": "n1"}) as leader,
+        started([other.address, leader.address], answers) as engine,
+    ):
+        await until(lambda: engine.client.is_up)
+        # One that the others have not heard may be none any more.
+        stream.heard_s = (60.0, 60.0)
+        engine.ask_size(told.append)
+        await until(lambda: told)
+        assert leader.connections == 0
+        stream.heard_s = (0.2, 1.0)
+        engine.ask_size(told.append)
+        await until(lambda: engine.client.server == str(leader.address))
+        engine.send(1, "vq.LOG.1", 0, [b"a"])
+        await answers.wait_for("acked", 1, 1)
+        assert "vq.LOG.1" in leader.asked
+        assert ("lost",) not in answers.told
