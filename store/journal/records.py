@@ -158,6 +158,15 @@ def seal_rest(rest: bytes, payload: Sequence[bytes], known: tuple[bytes, int] = 
     crc = crc32(rest)
     for part in payload:
         crc = join_checksums(crc, known[1], len(part)) if part is known[0] else crc32(part, crc)
+    return seal_checked(crc, rest)
+
+
+# (octets, checksum of what is in front) -> that of both. A block's is of `rest`, then the payload.
+checksum: Final = crc32
+
+
+def seal_checked(crc: int, rest: bytes) -> bytes:
+    """Return the same, given the checksum of `rest` and the payload."""
     return _SIGNATURE + crc.to_bytes(4, "little") + rest
 
 

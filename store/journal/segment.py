@@ -125,6 +125,10 @@ class Segment:
         self._open_file().write(parts, self.offset)
         self.offset += size
 
+    def write_behind(self, octets: bytes, distance: int) -> None:
+        """Write octets at a distance behind the end, which stays where it is."""
+        self._open_file().write([octets], self.offset + distance)
+
     def append_around(self, parts: Sequence[bytes], size: int, content: StagedContent) -> None:
         """Write the same, one of which stands there already. A failure moves nothing."""
         at = next(at for at, part in enumerate(parts) if part is content.raw)

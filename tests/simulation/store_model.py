@@ -143,10 +143,11 @@ class StoreModel:
                 whole_bytes=self.whole_bytes,
             )
         self.staged: StagedContent | None = None
-        staging = self.journal.chain.staging
-        staging.piece_bytes, staging.ahead_bytes = 1000, 700
+        chain = self.journal.chain
+        chain.whole_bytes, chain.piece_bytes = 400 if self.seed & 8 else 2000, 150
+        chain.staging.piece_bytes, chain.staging.ahead_bytes = 1000, 700
         # With little room around them more contents are staged ahead in the active segment.
-        staging.room_bytes = 200 if self.seed & 4 else 2000
+        chain.staging.room_bytes = 200 if self.seed & 4 else 2000
         self._watch(self.journal)
         self.compactor = Compactor(self.journal, _refuse_corrupt)
         self.commit = GroupCommit(

@@ -304,7 +304,9 @@ class World:
         # Without `Host.call_later`, so that compaction takes a step in every turn.
         least = self.settings.publisher_flow_messages
         runtime.turn.flow = FlowControl(lambda: loop.now, loop.call_later, least)
-        staging = runtime.journal.chain.staging
+        chain = runtime.journal.chain
+        chain.whole_bytes, chain.piece_bytes = 2000, 500
+        staging = chain.staging
         staging.room_bytes, staging.piece_bytes, staging.ahead_bytes = 1000, 128, 400
         return runtime
 

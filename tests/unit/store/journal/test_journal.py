@@ -258,6 +258,39 @@ def test_a_refused_write_loses_its_messages_but_not_its_settles() -> None:
     assert recovered.definitions == []
 
 
+def test_a_large_block_is_written_in_pieces_and_its_header_last() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=1 << 20)
+    journal.chain.whole_bytes, journal.chain.piece_bytes = 4000, 1000
+    raws = [bytes([n]) * (50 + n) for n in range(200)]
+    offset = journal.chain.active.offset
+    calls = disk.calls["write"]
+    journal.append_run((1,), b"tail", raws)
+    journal.write()
+    assert disk.calls["write"] - calls > 10
+    inode = disk.visible[segments_on(disk)[-1]]
+    assert [change[0] for change in inode.pending[-1:] if isinstance(change, tuple)] == [offset]
+    sync(journal)
+    assert raws_of(open_on(disk, size=1 << 20)[1], 1) == raws
+
+
+@pytest.mark.parametrize("number", range(1, 22))
+def test_a_large_block_that_fails_in_the_middle_is_none(number: int) -> None:
+    """CONF-12"""
+    disk = SimDisk(number)
+    journal, _ = open_on(disk, size=1 << 20)
+    journal.chain.whole_bytes, journal.chain.piece_bytes = 4000, 1000
+    kept = publish(journal, 1, b"before")
+    disk.fail["write", disk.calls["write"] + number] = errno.ENOSPC
+    journal.append_run((1,), b"tail", [b"lost" * 25] * 180)
+    with pytest.raises(WriteFailed):
+        journal.write()
+    kept.append(journal.append_run((1,), b"tail", [b"after"]))
+    sync(journal)
+    disk.crash(number)
+    assert lsns_of(open_on(disk, size=1 << 20)[1], 1) == kept
+
+
 def test_a_segment_that_cannot_be_made_leaves_the_journal_as_it_was() -> None:
     disk = SimDisk()
     journal, _ = open_on(disk)
