@@ -2,12 +2,14 @@
 
 What the journal holds can be read back from there; a transient message that waits too far
 behind cannot, and goes here. Nothing is synced, nothing is recovered: files of an earlier
-life are removed at the start, and a file goes with its last page.
+life are removed at the start, and a file goes with its last page. Who removes it has to free its
+pages in memory as well, which takes long for a large one, so that is somebody else's work.
 
 Spec: LIMIT-21, DURABLE-01
 """
 
 import marshal
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -33,10 +35,12 @@ class Scratch:
     Args:
         disk: the data directory
         file_size_bytes: from this size on the next page begins a new file
+        remove: has a file removed, some time
     """
 
-    def __init__(self, disk: Disk, *, file_size_bytes: int) -> None:
+    def __init__(self, disk: Disk, *, file_size_bytes: int, remove: Callable[[str], None]) -> None:
         self._disk = disk
+        self._remove_file = remove
         self._file_size_bytes = file_size_bytes
         self._active: _ScratchFile | None = None
         self._pages: dict[int, tuple[_ScratchFile, int, int]] = {}
@@ -101,12 +105,14 @@ class Scratch:
             self._remove(source)
 
     def close(self) -> None:
-        """Remove all files."""
+        """Remove all files, now."""
         files = {source.name: source for source, _, _ in self._pages.values()}
         if self._active is not None:
             files[self._active.name] = self._active
         for source in files.values():
-            self._remove(source)
+            source.file.close()
+            with suppress(OSError):
+                self._disk.unlink(source.name)
         self._pages.clear()
         self._active = None
 
@@ -123,5 +129,4 @@ class Scratch:
 
     def _remove(self, source: _ScratchFile) -> None:
         source.file.close()
-        with suppress(OSError):
-            self._disk.unlink(source.name)
+        self._remove_file(source.name)

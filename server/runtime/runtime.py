@@ -38,6 +38,7 @@ from __future__ import annotations
 import base64
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -356,7 +357,7 @@ class BrokerRuntime:
         self.events = EventBus()
         self.alarms = new_alarms(settings, host, turn, self.events)
         self.timers = Timers(host.now_ms, host.call_later or never)
-        self.scratch = Scratch(disk, file_size_bytes=settings.segment_size_bytes)
+        self.scratch = new_scratch(settings, disk, worker)
         pages = DiskPages(journal, self.scratch, turn.storage_failed, journal_clock)
         self.pager = new_pager(settings, pages, self.alarms)
         self.write_rejection = WriteRejection(
@@ -597,6 +598,12 @@ def new_alarms(settings: Settings, host: Host, turn: Turn, events: EventBus) -> 
         turn.later,
         events,
     )
+
+
+def new_scratch(settings: Settings, disk: Disk, worker: SyncWorker) -> Scratch:
+    """Where the pager leaves what the journal does not hold."""
+    remove = partial(worker.unlink, disk)
+    return Scratch(disk, file_size_bytes=settings.segment_size_bytes, remove=remove)
 
 
 def new_pager(settings: Settings, pages: DiskPages, alarms: Alarms) -> Pager:

@@ -290,7 +290,7 @@ class TestDiskPages:
         failures: list[str] = []
         pages = DiskPages(
             FakePagedStore(),
-            Scratch(disk, file_size_bytes=1 << 20),
+            Scratch(disk, file_size_bytes=1 << 20, remove=disk.unlink),
             failures.append,
             JournalClock(lambda: 0, lambda: 0),
         )
