@@ -26,6 +26,7 @@ from vouchmq.server.channel.publish import Publisher
 from vouchmq.server.channel.stream_settlement import holds_of_streams, refuse_nack
 from vouchmq.server.channel.timeouts import DeliveryTimes, Timeouts
 from vouchmq.server.channel.unacked import Unacked, octets_of, whole
+from vouchmq.server.collector import uncollected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -516,7 +517,8 @@ class Channel:
         recorder = self.recorder
         numbered = recorder.last if recorder is not None else 0
         try:
-            durable = transaction.commit(self._publisher.store_held, self.settle)
+            with uncollected(transaction.message_count):
+                durable = transaction.commit(self._publisher.store_held, self.settle)
         finally:
             enqueuer.is_gathering = False
         if recorder is not None:

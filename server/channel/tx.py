@@ -104,6 +104,12 @@ class Transaction:
         """Keep a settlement until the commit."""
         self.settlements.append(HeldSettlement(entries, outcome))
 
+    @property
+    def message_count(self) -> int:
+        """How many messages a commit publishes, and deliveries it settles."""
+        settled = sum(len(entry.messages) for s in self.settlements for entry in s.entries)
+        return settled + sum(len(held.raws) for held in self.publishes)
+
     def commit(
         self,
         store: Callable[[Plan, list[bytes], int], int],

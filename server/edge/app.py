@@ -28,6 +28,7 @@ import uvloop
 
 from vouchmq.server.admin.drain import DrainCommand
 from vouchmq.server.auth.authenticator import check_accounts, is_loopback
+from vouchmq.server.collector import settle_collector
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
 from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
@@ -48,7 +49,6 @@ from vouchmq.server.edge.process import (
     HashPool,
     notify,
     raise_descriptor_limit,
-    settle_collector,
     tune_process,
 )
 from vouchmq.server.edge.progress import RecoveryProgress

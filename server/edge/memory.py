@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from vouchmq.server.edge.process import collect_all
+from vouchmq.server.collector import collect_all
 
 KIB: Final = 1024
 # Page cache, which the kernel takes back before anything else.

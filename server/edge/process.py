@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from vouchmq.server.collector import YOUNG_OBJECTS
 from vouchmq.store.sync.sched_slice import ask_for_slice
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ MMAP_OCTETS: Final = 8 * 1024 * 1024
 TOP_PAD_OCTETS: Final = 1024 * 1024
 # About what a turn of the loop takes.
 SLICE_NS: Final = 300_000
-# The collector looks when there are so many more objects than at its last look: about 2 ms.
-YOUNG_OBJECTS: Final = 20_000
 MOST_DESCRIPTORS: Final = 1_000_000
 # Of systemd's `Type=notify`.
 NOTIFY_VARIABLE: Final = "NOTIFY_SOCKET"
@@ -62,31 +61,6 @@ def tune_process() -> None:
         libc.mallopt(M_TRIM_THRESHOLD, KEEP_OCTETS)
         libc.mallopt(M_TOP_PAD, TOP_PAD_OCTETS)
     gc.set_threshold(YOUNG_OBJECTS, 20, 100)
-
-
-def settle_collector() -> None:
-    """From now on the garbage collector looks at each object once (LIMIT-23).
-
-    What survives its first collection is frozen (`gc.freeze`). Otherwise objects that live on, such
-    as those of ten thousand queues, are gone through together some day, which takes a hundred
-    milliseconds. Cycles that live longer stay until `collect_all`; connections, channels and queues
-    break theirs.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.callbacks.append(_freeze_survivors)
-
-
-def collect_all() -> None:
-    """Look at all objects, the frozen ones included; of many that takes long."""
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
-
-
-def _freeze_survivors(phase: str, _: object) -> None:
-    if phase == "stop":
-        gc.freeze()
 
 
 class HashPool:

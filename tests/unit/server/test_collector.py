@@ -7,7 +7,10 @@ import sys
 
 SETTLED = """
 import gc, weakref
-from vouchmq.server.edge.process import YOUNG_OBJECTS, collect_all, settle_collector, tune_process
+from vouchmq.server.edge.process import tune_process
+from vouchmq.server.collector import (
+    YOUNG_OBJECTS, collect_all, settle_collector, uncollected
+)
 
 tune_process()
 settle_collector()
@@ -48,3 +51,34 @@ def test_old_cycles_are_collected_when_all_is_looked_at() -> None:
     program = "ring = Ring(); alive = weakref.ref(ring)\ngc.collect()\ndel ring\ngc.collect()"
     told = "print(alive() is None); collect_all(); print(alive() is None)"
     assert said(f"{program}\n{told}").split() == ["False", "True"]
+
+
+def test_nobody_looks_at_what_a_long_step_makes() -> None:
+    """LIMIT-23: the collector looks before the step, and not at what was made in it afterwards."""
+    program = """
+before = len(looked_at)
+with uncollected(10 * YOUNG_OBJECTS):
+    kept = [[] for _ in range(10 * YOUNG_OBJECTS)]
+print(len(looked_at) - before, gc.isenabled())
+more = [[] for _ in range(2 * YOUNG_OBJECTS)]
+print(max(looked_at[before:]) < 2 * YOUNG_OBJECTS)
+"""
+    assert said(program).split() == ["1", "True", "True"]
+
+
+def test_cycles_are_collected_before_a_long_step() -> None:
+    program = """
+alive = weakref.ref(Ring())
+with uncollected(YOUNG_OBJECTS):
+    print(alive())
+"""
+    assert said(program) == "None"
+
+
+def test_a_short_step_changes_nothing() -> None:
+    program = """
+before = len(looked_at)
+with uncollected(YOUNG_OBJECTS - 1):
+    print(len(looked_at) - before, gc.isenabled())
+"""
+    assert said(program).split() == ["0", "True"]
