@@ -102,8 +102,15 @@ def made_alike(old: bytes, new: bytes, raws: Iterable[bytes]) -> list[bytes]:
     header_end = 7 + SIZE.unpack_from(old, 3)[0]
     size, block, notes = new[3:7], property_block(new), new[_notes_at(new) :]
     channel = b"" if new[1] or new[2] else _NO_CHANNEL
+    # Most have bodies of one size: then they are alike up to the body.
+    front = old[:PROPERTIES_AT]
+    lead = b"".join((channel or old[:3], size, old[7:PROPERTIES_AT], block))
     return [
-        b"".join((channel or raw[:3], size, raw[7:PROPERTIES_AT], block, raw[header_end:], notes))
+        b"".join((lead, raw[header_end:], notes))
+        if raw.startswith(front)
+        else b"".join(
+            (channel or raw[:3], size, raw[7:PROPERTIES_AT], block, raw[header_end:], notes)
+        )
         for raw in raws
     ]
 
