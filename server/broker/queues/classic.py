@@ -256,7 +256,7 @@ class ClassicQueue(HostQueue):
         if stored and self.stored:
             self.holds_stored = True
         if not self.is_dirty and (self.subscribers.groups or hooks is not None):
-            self.wake()
+            self._ask_for_dispatch()  # `wake` would count what is ready
 
     def wake(self) -> None:
         """Ask for a dispatch in this turn."""

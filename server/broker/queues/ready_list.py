@@ -215,10 +215,12 @@ class ReadyList:
         if self.ready_bytes is not None:
             messages = list(messages)
             self.ready_bytes.add(messages)
-        if self.backlog is None:
-            self._newest.extend(messages)
-        else:
+        if self.backlog is not None:
             self.backlog.extend(messages, count, octets)
+        elif self.requeued is None:
+            self.ready.extend(messages)
+        else:
+            self.requeued.newest.extend(messages)
         self._pager.charge(self, octets)
 
     def take(self, count: int) -> list[Message]:
