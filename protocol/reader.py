@@ -74,6 +74,8 @@ CLOSE_METHODS: Final = (b"\x00\x14\x00\x0a", b"\x00\x14\x00\x28", b"\x00\x14\x00
 FRAMED_HEADER: Final = 12
 BODY_CEILING: Final = 536870912
 HEAD_OCTETS: Final = 7
+# From this size on a body is copied rather than parsed, as far as time goes.
+LARGE_BODY_OCTETS: Final = 16384
 # What an unfinished content takes in memory beside its octets; counted, so that empty ones are.
 ASSEMBLY_OCTETS: Final = 512
 
@@ -168,6 +170,11 @@ class Reader:
     def held_octets(self) -> int:
         """What has come and is kept here: unfinished contents, and the beginning of a frame."""
         return self.unfinished_octets + len(self._data) + sum(map(len, self._rest))
+
+    @property
+    def is_in_large_body(self) -> bool:
+        """Whether the next octets belong to a large body frame."""
+        return self._body is not None and self._body[1] >= LARGE_BODY_OCTETS
 
     def _drop_assembly(self, channel: int) -> None:
         assembly = self._assemblies.pop(channel, None)

@@ -457,6 +457,10 @@ class Connection:
         return self._reader.unfinished_octets > 0
 
     @property
+    def is_in_large_body(self) -> bool:
+        return self._reader.is_in_large_body
+
+    @property
     def buffered_octets(self) -> int:
         """See `memory_relief.Holder`."""
         out = self.outbox.size + self.wire.unsent_octets

@@ -15,6 +15,7 @@ from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
 from vouchmq.protocol.reader import (
     ACKS,
     HEARTBEAT,
+    LARGE_BODY_OCTETS,
     METHOD,
     PUBLISH_BEGUN,
     PUBLISHES,
@@ -461,3 +462,15 @@ class TestOneEvent:
         assert [event[0] for event in reader.receive_data(PUBLISH)] == [PUBLISH_BEGUN]
         with pytest.raises(UnexpectedFrame):
             list(reader.receive_data(wire.method(1, commands.Basic.Ack(1, False))))
+
+
+@pytest.mark.parametrize("size", [LARGE_BODY_OCTETS - 1, LARGE_BODY_OCTETS])
+def test_it_tells_that_it_is_in_a_large_body(size: int) -> None:
+    octets = wire.publish(1, "q", bytes(size))
+    reader = Reader(131072, LARGEST_BODY)
+    told = []
+    for at in range(0, len(octets), 1000):
+        list(reader.receive_data(octets[at : at + 1000]))
+        told.append(reader.is_in_large_body)
+    assert any(told) is (size >= LARGE_BODY_OCTETS)
+    assert not told[-1]

@@ -131,6 +131,7 @@ class Echo:
         self.heard = bytearray()
         self.lost_by: list[str] = []
         self.late = bytearray()
+        self.is_in_large_body = False
 
     def receive(self, data: bytes, *, is_late: bool = False) -> None:
         self.heard += data

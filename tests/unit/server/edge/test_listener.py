@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tests.unit.server.edge.sockets import Echo, Loop, Socket, admission_of
-from vouchmq.server.edge.listener import READS_S, TURN_ENDS, Listener, SocketProtocol
+from vouchmq.server.edge.listener import (
+    BODY_BUDGET_S,
+    READ_BUDGET_S,
+    READS_S,
+    RECEIVE_OCTETS,
+    TURN_ENDS,
+    Listener,
+    SocketProtocol,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -124,6 +132,38 @@ def test_what_many_sockets_bring_is_worked_through_while_there_is_time() -> None
         world.turn()
     world.edges[-1].receive(b"y", is_full=False)
     assert connections[-1].late == b"x"
+
+
+FULL = bytes(RECEIVE_OCTETS)
+
+
+@pytest.mark.parametrize(("is_large", "budget_s"), [(False, READ_BUDGET_S), (True, BODY_BUDGET_S)])
+def test_a_socket_is_read_while_there_is_time(*, is_large: bool, budget_s: float) -> None:
+    """The octets of a large body only have to be copied: there is more time for them."""
+    world = Sockets(1)
+    world.tick_s = READ_BUDGET_S / 3.7
+    edge = world.edges[0]
+    cast("Echo", edge.connection).is_in_large_body = is_large
+    count = 0
+    while not world.sockets[0].is_paused:
+        edge.receive(FULL, is_full=True)
+        count += 1
+    assert count == int(budget_s / world.tick_s) + 2
+    world.turn()
+    assert not world.sockets[0].is_paused
+
+
+def test_who_has_had_most_of_a_turn_is_the_last_of_the_next() -> None:
+    world = Sockets(3)
+    world.tick_s = 2 * BODY_BUDGET_S
+    resumed: list[int] = []
+    for at, edge in enumerate(world.edges):
+        edge.receive(FULL, is_full=False)
+        edge.receive(FULL, is_full=True)
+        world.sockets[at].resume_reading = lambda at=at: resumed.append(at)  # type: ignore[misc]
+    assert all(socket.is_paused for socket in world.sockets)
+    world.turn()
+    assert resumed == [1, 2, 0]
 
 
 class Written:
