@@ -6,6 +6,7 @@ Spec: LIMIT-23
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from socket import socketpair
 from typing import TYPE_CHECKING, cast
 
@@ -153,14 +154,16 @@ def test_a_socket_is_read_while_there_is_time(*, is_large: bool, budget_s: float
     assert not world.sockets[0].is_paused
 
 
-def test_who_has_had_most_of_a_turn_is_the_last_of_the_next() -> None:
+def test_who_has_had_most_of_a_turn_is_the_last_of_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = Sockets(3)
     world.tick_s = 2 * BODY_BUDGET_S
     resumed: list[int] = []
     for at, edge in enumerate(world.edges):
         edge.receive(FULL, is_full=False)
         edge.receive(FULL, is_full=True)
-        world.sockets[at].resume_reading = lambda at=at: resumed.append(at)  # type: ignore[misc]
+        monkeypatch.setattr(world.sockets[at], "resume_reading", partial(resumed.append, at))
     assert all(socket.is_paused for socket in world.sockets)
     world.turn()
     assert resumed == [1, 2, 0]
