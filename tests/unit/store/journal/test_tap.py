@@ -91,6 +91,17 @@ def test_it_is_told_of_large_contents_that_were_written_before_their_block() -> 
     assert any(raw in copied for copied in copy.files.values())
 
 
+def test_it_is_told_of_blocks_that_are_written_in_pieces() -> None:
+    disk, copy = SimDisk(), Copy()
+    journal = open_tapped(disk, copy)
+    journal.chain.whole_bytes, journal.chain.piece_bytes = 1000, 300
+    raws = [bytes([n]) * 40 for n in range(50)]
+    journal.append_run((1,), b"tail", raws)
+    sync(journal)
+    assert_copied(disk, copy)
+    assert any(b"".join(raws) in copied for copied in copy.files.values())
+
+
 def test_a_block_that_the_disk_refuses_is_none() -> None:
     disk, copy = SimDisk(), Copy()
     journal = open_tapped(disk, copy)
