@@ -10,7 +10,7 @@ Spec: LIMIT-23
 from __future__ import annotations
 
 import gc
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -40,16 +40,23 @@ def collect_all() -> None:
     gc.freeze()
 
 
-@contextmanager
-def uncollected(count: int) -> Iterator[None]:
+def uncollected(count: int) -> AbstractContextManager[None]:
     """For one step that makes so many objects which live on: freeze them without a look.
 
     The collector would look at all of them within the step, for about as long as it takes to make
     and queue them. Nothing happens if they are few, or the collector was not settled.
     """
     if count < YOUNG_OBJECTS or _freeze_survivors not in gc.callbacks:
-        yield
-        return
+        return _AS_EVER
+    return _frozen()
+
+
+# Of nearly every commit, so it is made once.
+_AS_EVER: Final = nullcontext()
+
+
+@contextmanager
+def _frozen() -> Iterator[None]:
     gc.collect(0)
     gc.disable()
     try:
