@@ -33,10 +33,12 @@ from vouchmq.protocol.runs import (
     PROPERTIES_AT,
     PUBLISH_METHOD,
     SMALLEST_CONTENT_HEADER,
-    TAG,
+    TAG_AT,
     parse_acks,
+    parse_acks_up_to,
     parse_publishes,
     parse_unlike_publishes,
+    tag_at,
 )
 from vouchmq.protocol.text import describe_octets
 
@@ -49,16 +51,20 @@ TOO_LARGE: Final = 4  # (kind, channel, key, body_octets): refused at the header
 HEARTBEAT: Final = 5  # (kind, 0)
 REJECTS: Final = 6  # (kind, channel, ranges): rejects that put nothing back
 UNLIKE: Final = 7  # (kind, channel, keys, raws, modes, largest_octets): publishes, each its own key
+ACKS_UP_TO: Final = 8  # (kind, channel, tags): acks with multiple, of growing tags
 
 # Of octets that the first event has used up.
 NO_MORE: Final[Iterator[Event]] = iter(())
 
 PublishesEvent = tuple[int, int, bytes, list[bytes], int, int]
 UnlikeEvent = tuple[int, int, list[bytes], list[bytes], list[int], int]
+AcksEvent = tuple[int, int, list[tuple[int, int]]]
+AcksUpToEvent = tuple[int, int, list[int]]
 Event = (
     PublishesEvent
     | UnlikeEvent
-    | tuple[int, int, list[tuple[int, int]]]
+    | AcksEvent
+    | AcksUpToEvent
     | tuple[int, int, bytes]
     | tuple[int, int]
     | tuple[int, int, bytes, int]
@@ -230,13 +236,12 @@ class Reader:
             return publishes[1]
         if stop != ACK_FRAME_OCTETS:
             return None
-        if len(data) == ACK_FRAME_OCTETS and not data[ACK_FRAME_OCTETS - 2]:
+        if data[ACK_FRAME_OCTETS - 2]:
+            self._at, tags = parse_acks_up_to(data, 0)
+            return (ACKS_UP_TO, channel, tags) if tags else None
+        if len(data) == ACK_FRAME_OCTETS:
             self._at = ACK_FRAME_OCTETS
-            tag: int
-            if native.IS_NATIVE and data[HEAD_OCTETS + 4] < 0x80:
-                tag = long_at(data, HEAD_OCTETS + 4) << 32 | long_at(data, HEAD_OCTETS + 8)
-            else:
-                tag = TAG.unpack_from(data, HEAD_OCTETS + 4)[0]
+            tag = tag_at(data, TAG_AT)
             return (ACKS, channel, [(tag, tag)])
         self._at, ranges = parse_acks(data, 0)
         return (ACKS, channel, ranges) if ranges else None
@@ -295,8 +300,8 @@ class Reader:
                     key = data[pos:stop]
                     publishes = self._publishes(data, pos, key, channel)
                     if publishes is not None:
-                        pos, event = publishes
-                        yield event
+                        pos = publishes[0]
+                        yield publishes[1]
                     else:
                         assembly = self._assemblies[channel] = Assembly(key)
                         self.unfinished_octets += assembly.octets
@@ -304,16 +309,29 @@ class Reader:
                         yield (PUBLISH_BEGUN, channel)
                     continue
                 if method in SETTLES and size + 8 == ACK_FRAME_OCTETS:
-                    ack_end, ranges = parse_acks(data, pos)
-                    if ranges:
-                        pos = ack_end
-                        yield (SETTLES[method], channel, ranges)
+                    settled = self._settles(data, pos, channel, method)
+                    if settled is not None:
+                        pos = settled[0]
+                        yield settled[1]
                         continue
             pos = stop
             whole = self._frame(kind, channel, data, stop - size - 8, stop)
             if whole is not None:
                 yield whole
         self._keep(data, pos)
+
+    def _settles(
+        self, data: bytes, pos: int, channel: int, method: bytes
+    ) -> tuple[int, Event] | None:
+        """A run of acks, or of rejects that put nothing back, and where it ends; None if none."""
+        stop, ranges = parse_acks(data, pos)
+        if ranges:
+            return stop, (SETTLES[method], channel, ranges)
+        if method == ACK_METHOD:
+            stop, tags = parse_acks_up_to(data, pos)
+            if tags:
+                return stop, (ACKS_UP_TO, channel, tags)
+        return None
 
     def _keep(self, data: bytes, pos: int) -> None:
         """Keep the beginning of a frame."""

@@ -299,6 +299,40 @@ def parse_small_acks(data: bytes, begin: i64) -> tuple[int, list[tuple[int, int]
     return pos, ranges
 
 
+def parse_acks_up_to(data: bytes, begin: int) -> tuple[int, list[int]]:
+    """Walk consecutive acks with multiple of one channel, as long as their tags grow.
+
+    Returns:
+        where they end, and the tags. None: the first is no such ack, or names all deliveries (0).
+    """
+    pos: i64 = begin
+    end: i64 = len(data)
+    lead = data[pos : pos + TAG_AT]
+    tags: list[int] = []
+    last = 0
+    while (
+        pos + ACK_FRAME_OCTETS <= end
+        and data.startswith(lead, pos)
+        and data[pos + 19] == 1
+        and data[pos + 20] == FRAME_END
+    ):
+        tag = tag_at(data, pos + TAG_AT)
+        if tag <= last:
+            break
+        tags.append(tag)
+        last = tag
+        pos += ACK_FRAME_OCTETS
+    return pos, tags
+
+
+def tag_at(data: bytes, at: i64) -> int:
+    """The delivery tag that stands there."""
+    if native.IS_NATIVE and data[at] < 0x80:
+        return long_at(data, at) << 32 | long_at(data, at + 4)
+    tag: int = TAG.unpack_from(data, at)[0]
+    return tag
+
+
 def encode_deliveries(
     messages: list[Message], tag: int, channel: bytes, consumer: bytes, limits: tuple[int, int]
 ) -> list[Piece]:

@@ -17,7 +17,7 @@ from mypy_extensions import mypyc_attr
 from vouchmq.protocol.codec import cancel, tx_commit_ok, tx_rollback_ok
 from vouchmq.protocol.constants import BASIC_ACK, BASIC_PUBLISH, BASIC_REJECT, TX_COMMIT
 from vouchmq.protocol.errors import ChannelError, PreconditionFailed
-from vouchmq.protocol.reader import PUBLISHES
+from vouchmq.protocol.reader import ACKS, PUBLISHES
 from vouchmq.server.broker.counters import ChannelCounters
 from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
@@ -275,10 +275,17 @@ class Channel:
 
     # Settling
 
-    def ack_ranges(self, ranges: list[tuple[int, int]]) -> None:
-        """A run of single acks, as ranges of tags in the order received (ACK-03)."""
+    def ack(self, event: Event) -> None:
+        """A run of acks, with multiple or without (ACK-03)."""
         if self.is_committing:
             raise ChannelError("unexpected command while processing 'tx.commit'", ids=BASIC_ACK)
+        if event[0] == ACKS:
+            self.ack_ranges(event[2])  # type: ignore[misc, arg-type]
+        else:
+            self.ack_up_to(event[2])  # type: ignore[misc, arg-type]
+
+    def ack_ranges(self, ranges: list[tuple[int, int]]) -> None:
+        """Single acks, as ranges of tags in the order received."""
         for first, last in ranges:
             if first == last and self.transaction is None:
                 run = self.unacked.take_oldest(first)
@@ -290,6 +297,44 @@ class Channel:
                 self._settle_or_hold(taken, Outcome.ACKED)
             if unknown or not first:
                 raise unknown_tag(unknown, BASIC_ACK)
+
+    def ack_up_to(self, tags: list[int]) -> None:
+        """Acks with multiple, of growing tags: each settles all up to its own.
+
+        As long as all of them are outstanding the last one says what the others do.
+        """
+        unacked = self.unacked
+        if unacked.most_up_to(tags[-1]) > PIECE_MESSAGES:
+            self._ack_in_pieces(tags)
+            return
+        count = 0
+        while count < len(tags) and unacked.is_outstanding(tags[count]):
+            count += 1
+        if count:
+            taken = unacked.take_up_to(tags[count - 1])
+            if taken:
+                self._settle_or_hold(taken, Outcome.ACKED)
+        if count < len(tags):
+            raise unknown_tag(tags[count], BASIC_ACK)
+
+    def _ack_in_pieces(self, tags: list[int]) -> None:
+        """The same in as many turns as it takes (LIMIT-23)."""
+        unacked = self.unacked
+        left = iter(tags)
+        last = 0
+
+        def step() -> bool:
+            nonlocal last
+            taken = unacked.take_first(last, PIECE_MESSAGES)
+            if taken:
+                self._settle_or_hold(taken, Outcome.ACKED)
+                return False
+            last = next(left, 0)
+            if last and not unacked.is_outstanding(last):
+                raise unknown_tag(last, BASIC_ACK)
+            return not last
+
+        self.in_slices(step)
 
     def _acked(self, run: Run) -> None:
         """One delivery is settled, as `settle` does it with many."""

@@ -215,6 +215,10 @@ class Unacked:
         del self._runs[: index if run.live else index + 1]
         return taken
 
+    def most_up_to(self, tag: int) -> int:
+        """Not more deliveries than so many have a tag up to this one."""
+        return min(self.count, tag - self._runs[0].first + 1) if self._runs else 0
+
     def take_first(self, last: int, work: int) -> list[UnackedBatch]:
         """Take some of the oldest, whole runs as a rule, none with a tag beyond `last`.
 

@@ -66,6 +66,7 @@ from vouchmq.protocol.errors import (
 )
 from vouchmq.protocol.reader import (
     ACKS,
+    ACKS_UP_TO,
     METHOD,
     PUBLISH_BEGUN,
     PUBLISHES,
@@ -280,13 +281,13 @@ class Connection:
                     return
                 self._has_published = True
                 channel.publish(event)  # type: ignore[arg-type]
-        elif kind in {ACKS, REJECTS}:
-            self._ids = BASIC_ACK if kind == ACKS else BASIC_REJECT
+        elif kind in {ACKS, ACKS_UP_TO, REJECTS}:
+            self._ids = BASIC_REJECT if kind == REJECTS else BASIC_ACK
             channel = self._open_channel(number)
-            if channel is not None and kind == ACKS:
-                channel.ack_ranges(event[2])  # type: ignore[misc, arg-type]
-            elif channel is not None:
+            if channel is not None and kind == REJECTS:
                 channel.reject_ranges(event[2])  # type: ignore[misc, arg-type]
+            elif channel is not None:
+                channel.ack(event)  # type: ignore[arg-type]
         elif kind == METHOD:
             self._method(number, event[2])  # type: ignore[misc, arg-type]
         elif kind == PUBLISH_BEGUN:

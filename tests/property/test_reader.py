@@ -22,6 +22,7 @@ from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
 from vouchmq.protocol.fields import encode_shortstr
 from vouchmq.protocol.reader import (
     ACKS,
+    ACKS_UP_TO,
     HEARTBEAT,
     METHOD,
     PUBLISH_BEGUN,
@@ -87,6 +88,10 @@ def things(event: Event) -> list[Thing]:
         _, channel, ranges = cast("tuple[int, int, list[tuple[int, int]]]", event)
         assert all(first <= last for first, last in ranges)
         return [(ACKS, channel, tag) for first, last in ranges for tag in range(first, last + 1)]
+    if event[0] == ACKS_UP_TO:
+        _, channel, tags = cast("tuple[int, int, list[int]]", event)
+        assert tags == sorted(set(tags))
+        return [(ACKS_UP_TO, channel, tag) for tag in tags]
     return [] if event[0] == PUBLISH_BEGUN else [event]
 
 
@@ -139,6 +144,7 @@ def channel_frames(draw: st.DrawFn, channel: int) -> list[bytes]:
             tag += draw(st.integers(0, 5))
         elif kind == "m":
             frames.append(wire.ack(channel, tag, multiple=True))
+            tag += draw(st.integers(0, 2))
         else:
             frames.append(wire.method(channel, commands.Queue.Purge(0, "q", False)))
     return frames
@@ -184,6 +190,8 @@ def oracle(frames: list[bytes]) -> list[Thing]:
             chunks[channel].append(octets)
         elif isinstance(what, commands.Basic.Ack) and not what.multiple:
             said.append((ACKS, channel, what.delivery_tag))
+        elif isinstance(what, commands.Basic.Ack) and what.delivery_tag:
+            said.append((ACKS_UP_TO, channel, what.delivery_tag))
         else:
             said.append((METHOD, channel, octets[7:-1]))
         if channel in heads:

@@ -274,6 +274,8 @@ class Client:
             count = len(event[3])
         elif kind == reader.ACKS:
             count = sum(last - first + 1 for first, last in event[2])
+        elif kind == reader.ACKS_UP_TO:
+            count = len(event[2])
         elif kind == reader.METHOD:
             count = 1
         code = self._apply(ch, count)

@@ -14,6 +14,7 @@ from tests.both_ways import both_ways
 from vouchmq.protocol.errors import FrameError, HardError, UnexpectedFrame
 from vouchmq.protocol.reader import (
     ACKS,
+    ACKS_UP_TO,
     HEARTBEAT,
     LARGE_BODY_OCTETS,
     METHOD,
@@ -105,13 +106,31 @@ class TestRuns:
     def test_acks_of_two_channels_are_two_events(self) -> None:
         assert read(wire.ack(1, 1) + wire.ack(2, 2)) == [(ACKS, 1, [(1, 1)]), (ACKS, 2, [(2, 2)])]
 
-    def test_ack_with_multiple_is_a_method(self) -> None:
-        octets = wire.ack(1, 1) + wire.ack(1, 5, multiple=True) + wire.ack(1, 6)
-        assert read(octets) == [
+    def test_acks_with_multiple_come_together_as_long_as_their_tags_grow(self) -> None:
+        tags = (5, 9, 9, 12, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+        ack = wire.ack(1, 1, multiple=True)
+        octets = b"".join(ack[:11] + tag.to_bytes(8, "big") + ack[19:] for tag in tags)
+        octets = wire.ack(1, 1) + octets + wire.ack(2, 7, multiple=True) + wire.ack(2, 8)
+        assert both_ways(read, octets) == [
             (ACKS, 1, [(1, 1)]),
-            (METHOD, 1, wire.ack(1, 5, multiple=True)[7:-1]),
-            (ACKS, 1, [(6, 6)]),
+            (ACKS_UP_TO, 1, [5, 9]),
+            (ACKS_UP_TO, 1, [*tags[2:]]),
+            (ACKS_UP_TO, 2, [7]),
+            (ACKS, 2, [(8, 8)]),
         ]
+
+    def test_what_acknowledges_everything_is_a_method(self) -> None:
+        """So is one with other bits than that of multiple."""
+        everything = wire.ack(1, 0, multiple=True)
+        odd = wire.ack(1, 5, multiple=True)[:-2] + b"\x03\xce"
+        for octets in (everything, odd):
+            ack = wire.ack(1, 4, multiple=True)
+            assert read(octets) == [(METHOD, 1, octets[7:-1])]
+            assert read(ack + octets + ack) == [
+                (ACKS_UP_TO, 1, [4]),
+                (METHOD, 1, octets[7:-1]),
+                (ACKS_UP_TO, 1, [4]),
+            ]
 
     def test_tag_zero_is_reported_as_it_came(self) -> None:
         assert read(wire.ack(1, 0) + wire.ack(1, 1)) == [(ACKS, 1, [(0, 1)])]

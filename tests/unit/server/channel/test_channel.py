@@ -89,6 +89,29 @@ class TestSettling:
         client.send(wire.ack(1, 0, multiple=True))
         assert client.hear() == []
 
+    def test_several_with_multiple_settle_what_the_last_one_says(self, client: Client) -> None:
+        publish(client, *(b"x" for _ in range(9)))
+        client.consume("q", "t")
+        client.send(*(wire.ack(1, tag, multiple=True) for tag in (2, 3, 7)))
+        assert [entry.tags for entry in client.connection.channels[1].unacked.live()] == [
+            range(8, 10)
+        ]
+        assert client.connection.channels[1].counters.acked == 7
+        assert sum(len(lsns) for _, lsns in client.world.calls.settled) == 7
+
+    @pytest.mark.parametrize(("tags", "unknown", "left"), [((3, 5, 8), 5, 5), ((4, 4, 6), 4, 4)])
+    def test_of_several_with_multiple_those_before_an_unknown_tag_count(
+        self, client: Client, tags: tuple[int, ...], unknown: int, left: int
+    ) -> None:
+        publish(client, *(b"x" for _ in range(9)))
+        client.consume("q", "t")
+        client.send(wire.ack(1, 5))
+        text = f"PRECONDITION_FAILED - unknown delivery tag {unknown}"
+        with closes_channel(client, 406, text, (60, 80)):
+            client.send(*(wire.ack(1, tag, multiple=True) for tag in tags))
+        client.open()
+        assert client.message_count("q") == left
+
     @pytest.mark.parametrize(
         ("method", "ids"),
         [

@@ -119,6 +119,28 @@ class TestSettling:
         client.send(wire.ack(1, 5_301), wire.ack(1, 5_300))
         assert client.names() == ["Channel.Close"]
 
+    def test_several_come_one_after_the_other(self, world: World) -> None:
+        client = holding(world)
+        world.tick_s = TICK_S
+        tags = (5, 1_000, 5_300, 5_299 + PIECE)
+        client.send(*(wire.ack(1, tag, multiple=True) for tag in tags))
+        queue = world.vhost.queues["q"]
+        left = [queue.unacked_count]
+        while world.scheduled:
+            world.run_turn()
+            left.append(queue.unacked_count)
+        assert left[-1] == MESSAGES - tags[-1]
+        assert 0 < max(before - after for before, after in pairwise([MESSAGES, *left])) <= MOST
+        assert sum(len(lsns) for _, lsns in world.calls.settled) == tags[-1]
+
+    def test_those_before_an_unknown_tag_count(self, world: World) -> None:
+        client = holding(world)
+        world.tick_s = TICK_S
+        client.send(wire.ack(1, 3_000))
+        client.send(*(wire.ack(1, tag, multiple=True) for tag in (2_000, 3_000, 4_000)))
+        assert client.names() == ["Channel.Close"]
+        assert world.vhost.queues["q"].ready_count == MESSAGES - 2_001
+
     def test_what_is_delivered_meanwhile_is_not_settled(self, world: World) -> None:
         client = opened(world)
         client.ask(1, commands.Basic.Qos(prefetch_count=2000))

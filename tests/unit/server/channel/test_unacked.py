@@ -106,6 +106,15 @@ def test_up_to_needs_the_tag_itself(unacked: Unacked) -> None:
     assert unacked.count == 11
 
 
+def test_most_up_to_is_never_too_few(unacked: Unacked) -> None:
+    unacked.take_range(7, 7)
+    assert [unacked.most_up_to(tag) for tag in (0, 1, 6, 7, 8, 100)] == [0, 1, 6, 7, 8, 11]
+    unacked.take_up_to(6)
+    assert unacked.most_up_to(9) == 3  # with the one that is taken already
+    unacked.take_all()
+    assert unacked.most_up_to(100) == 0
+
+
 def test_take_of_one_consumer(unacked: Unacked) -> None:
     assert tags(unacked.take_of(ALICE)) == [1, 2, 3, 4, 5, 10, 11, 12]
     assert tags(unacked.take_all()) == [6, 7, 8, 9]
