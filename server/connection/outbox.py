@@ -119,7 +119,7 @@ class Outbox:
                 self.has_large = False
                 self._write_large(parts)
             else:
-                self._write(b"".join(parts))
+                self._write(parts[0] if len(parts) == 1 else b"".join(parts))
         was_full, self._is_full = self._is_full, False
         self.blocked = self._is_held or self._is_restrained or self._is_closed
         if was_full and not self.blocked:
