@@ -230,6 +230,9 @@ ROOMS: Final[dict[str, Room]] = {
         WORLD,
     ),
     # A standby needs the log's engine.
+    "bench.micro.drain": Room(
+        ("bench", "vouchmq.protocol", "vouchmq.server", "vouchmq.store"), frozenset(), WORLD
+    ),
     "bench.micro.standby": Room(
         ("bench", "vouchmq.server.replication", "vouchmq.store"), frozenset({"uvloop"}), WORLD
     ),
