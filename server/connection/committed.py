@@ -119,7 +119,7 @@ class CommittedOutbox(Outbox):
         turn: Flusher,
         write: Write,
         high_octets: int,
-        drained: Callable[[], None],
+        drained: Callable[[], object],
     ) -> None:
         super().__init__(turn, write, high_octets, drained)
         self._commits = commits
@@ -142,24 +142,24 @@ class CommittedOutbox(Outbox):
             return
         super().add([frame], len(frame))
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         """Write what has been collected, or hold it."""
         commits = self._commits
         number = commits.written if self._has_delivery else 0
         if not self._held and (not number or commits.has(number)):
             self._has_delivery = False
-            super().flush()
-            return
+            return super().flush()
         parts, self._parts = self._parts, []
         size = self.size - self._held_size
         self._is_dirty = self._has_delivery = False
         if not parts or self._is_closed or commits.is_over:
             self.size = self._held_size
-            return
+            return True
         self._held.append(_Held(number, parts, size, has_large=self.has_large))
         self.has_large = False
         self._held_size = self.size
         commits.waits(self)
+        return True
 
     def passed(self, number: int) -> bool:
         """Write what rests on no later block; return whether nothing is held any more."""
@@ -202,7 +202,7 @@ def new_outbox(
     turn: Flusher,
     write: Write,
     high_octets: int,
-    drained: Callable[[], None],
+    drained: Callable[[], object],
 ) -> Outbox:
     """The outbox of a connection; its deliveries wait for the shared log if there is one."""
     if commits is None:

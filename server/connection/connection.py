@@ -508,13 +508,13 @@ class Connection:
 
     # Octets out
 
-    def _write(self, data: Piece, *more: Piece) -> None:
+    def _write(self, data: Piece, *more: Piece) -> bool:
         self._heartbeat.said_at = self.context.clock()
         self.counters.sent_bytes += len(data) + (sum(map(len, more)) if more else 0)
-        if more:
-            self.wire.write_parts((data, *more))
-        else:
-            self.wire.write(data)
+        if not more:
+            return self.wire.write(data)
+        self.wire.write_parts((data, *more))
+        return False
 
     def _drained(self) -> None:
         for channel in self.channels.values():

@@ -43,7 +43,7 @@ class Heartbeat:
         self,
         clock: Callable[[], float],
         call_later: Callable[[float, Callable[[], None]], Timer],
-        write: Callable[[bytes], None],
+        write: Callable[[bytes], object],
         silent: Callable[[], None],
         is_deaf: Callable[[], bool],
     ) -> None:

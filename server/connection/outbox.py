@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 UNJOINED_OCTETS: Final = 32768
 
 
-def nothing(*_: object) -> None:
+def nothing(*_: object) -> bool:
     """What a closed outbox calls: it must not keep the connection that it belonged to."""
+    return True
 
 
 class Write(Protocol):
     """A socket write."""
 
-    def __call__(self, data: Piece, /, *more: Piece) -> None:
-        """Write `data`, and `more` behind it without joining them."""
+    def __call__(self, data: Piece, /, *more: Piece) -> bool:
+        """Write `data`, and `more` behind it without joining them; whether the socket has it."""
 
 
 class Flusher(Protocol):
@@ -69,7 +70,7 @@ class Outbox:
         turn: Flusher,
         write: Write,
         high_octets: int,
-        drained: Callable[[], None],
+        drained: Callable[[], object],
     ) -> None:
         self._drained = drained
         self._turn = turn
@@ -109,23 +110,29 @@ class Outbox:
         if size:
             self.add(pieces, size)
 
-    def flush(self) -> None:
-        """Write what has been collected, in one go."""
+    def flush(self) -> bool:
+        """Write what has been collected, in one go.
+
+        Returns:
+            False while the loop has some of it, which it hands to the socket later
+        """
         self._is_dirty = False
+        is_out = True
         parts, self._parts = self._parts, []
         self.size = 0
         if parts and not self._is_closed:
             if self.has_large:
                 self.has_large = False
-                self._write_large(parts)
+                is_out = self._write_large(parts)
             else:
-                self._write(parts[0] if len(parts) == 1 else b"".join(parts))
+                is_out = self._write(parts[0] if len(parts) == 1 else b"".join(parts))
         was_full, self._is_full = self._is_full, False
         self.blocked = self._is_held or self._is_restrained or self._is_closed
         if was_full and not self.blocked:
             self._drained()
+        return is_out
 
-    def _write_large(self, parts: list[Piece]) -> None:
+    def _write_large(self, parts: list[Piece]) -> bool:
         """Join what is small; what is large goes to the socket as it is, uncopied.
 
         All in one write: one for each part would wake the client for every few octets that stand
@@ -143,7 +150,7 @@ class Outbox:
             joined.append(part)
         if small:
             joined.append(b"".join(small))
-        self._write(*joined)
+        return self._write(*joined)
 
     def hold(self) -> None:
         """The socket's own buffer is above its high mark: deliveries wait."""

@@ -54,8 +54,8 @@ class Wire(Protocol):
     def limit_unsent(self, octets: int) -> None:
         """With more than so much unsent, deliveries wait (CONS-11)."""
 
-    def write(self, data: bytes | memoryview) -> None:
-        """Send octets, after those that wait already."""
+    def write(self, data: bytes | memoryview) -> bool:
+        """Send octets, after those that wait already; whether the socket has them by now."""
 
     def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send several parts, in this order and without joining them."""

@@ -426,14 +426,17 @@ class SocketProtocol(asyncio.BufferedProtocol):
         """The connection behind this socket, None when it is gone."""
         return self._connection
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview) -> bool:
         """Send octets: at once, if the socket takes them and nothing waits in front of them.
 
         The transport would wait for the end of the loop's turn, and it costs as much as the write.
+
+        Returns:
+            False if the transport has some of them
         """
         transport = self._transport
         if transport is None or self._is_finishing:
-            return
+            return True
         self._listener.count(len(data))
         if self._own_descriptor >= 0 and not (
             self._is_behind and transport.get_write_buffer_size()
@@ -444,7 +447,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
             except OSError:
                 sent = 0  # it is full; or broken, which the transport finds out as well
             if sent == len(data):
-                return
+                return True
             data = memoryview(data)[sent:]
         self._is_behind = True
         transport.write(data)
@@ -452,6 +455,7 @@ class SocketProtocol(asyncio.BufferedProtocol):
         # never reads is no longer listened to.
         if self._is_held and transport.get_write_buffer_size() > UNREAD_OCTETS:
             self.pause(UNREAD)
+        return False
 
     def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         """Send several parts in one system call where the loop can."""

@@ -249,14 +249,13 @@ class Turn:
             self._run()
         finally:
             self._is_to_flush = False
-        has_said = bool(self._outboxes)
-        self.flush()
+        is_out = self.flush()
         if self._writer is not None and self._writer.wants_sync:
-            if has_said:
+            if is_out:
+                self._writer.sync()
+            else:
                 # The loop hands to the sockets what it was given only when all callbacks have run.
                 self._call_soon(self._writer.sync)
-            else:
-                self._writer.sync()
         if flow.waiting:
             flow.rests()
         if self.observers:
@@ -302,16 +301,19 @@ class Turn:
                 if not self.delivers:
                     return
 
-    def flush(self) -> None:
-        """One write per socket that has something to say."""
+    def flush(self) -> bool:
+        """One write per socket that has something to say; whether the sockets have all of it."""
         self._is_to_flush = False
         self.write_owed()
-        outboxes, self._outboxes = self._outboxes, []
-        for outbox in outboxes:
-            try:
-                outbox.flush()
-            except Exception as error:  # noqa: BLE001 - as in `_guard`
-                self._report(error)
+        is_out = True
+        if self._outboxes:
+            outboxes, self._outboxes = self._outboxes, []
+            for outbox in outboxes:
+                try:
+                    is_out &= outbox.flush()
+                except Exception as error:  # noqa: BLE001 - as in `_guard`
+                    self._report(error)
+        return is_out
 
     def _guard(self, job: Callable[[], object]) -> None:
         try:

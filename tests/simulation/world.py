@@ -203,10 +203,11 @@ class FakeWire:
         self._world = world
         self._client = client
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview) -> bool:
         if self.is_finished:
             raise Violation(f"{self.name}: a write after the end")
         self._client.hear(bytes(data))
+        return True
 
     def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         self.write(b"".join(parts))

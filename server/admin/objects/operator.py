@@ -209,14 +209,15 @@ class OperatorConnection:
 
     # What comes back
 
-    def _write(self, data: Piece, *more: Piece) -> None:
+    def _write(self, data: Piece, *more: Piece) -> bool:
         for ids, payload, content in frames_in(b"".join((data, *more))):
             if self.is_over:
-                return
+                break
             if ids == BASIC_NACK:
                 self.fail(ResourceError("a queue or the disk has refused the message"))
-                return
+                break
             self._heard(self, ids, payload, content)
+        return True
 
     def hold_reply(self, frame: bytes, lsn: int) -> None:
         """See `ChannelHost`."""

@@ -274,10 +274,11 @@ class Client:
 
     # The wire, as the connection sees it
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview) -> bool:
         assert "finished" not in self.ends
         if not self.ends:
             self.octets += data
+        return True
 
     def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         for part in parts:

@@ -90,7 +90,7 @@ class FakeConsumer:
 
 def silent_channel() -> DeliveryChannel:
     """A channel of consumers that nobody asks for anything."""
-    outbox = Outbox(FakeFlusher(), lambda *_: None, 1 << 20, lambda: None)
+    outbox = Outbox(FakeFlusher(), lambda *_: True, 1 << 20, lambda: None)
     parts = SimpleNamespace(outbox=outbox, credit=Credit(), octets=b"\0\1", frame_max=4096)
     return cast("DeliveryChannel", parts)
 

@@ -16,9 +16,10 @@ class Socket:
         self.flushes: list[Outbox] = []
         self.drained_count = 0
 
-    def write(self, data: bytes | memoryview, *more: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview, *more: bytes | memoryview) -> bool:
         self.written.append(data)
         self.written_beside += more
+        return not more
 
     def wants_flush(self, outbox: Outbox) -> None:
         self.flushes.append(outbox)

@@ -70,10 +70,18 @@ class World:
         """A queue of which the turn needs `dispatch` only."""
         return cast("ClassicQueue", Called(self.job(name, fails=fails, takes_s=takes_s)))
 
-    def outbox(self, name: str) -> Outbox:
-        """An outbox with something to say: its socket leaves this name."""
+    def outbox(self, name: str, *, is_out: bool = True) -> Outbox:
+        """An outbox with something to say: its socket leaves this name.
+
+        `is_out`: the socket has it when the write returns.
+        """
         work = self.job(name)
-        outbox = Outbox(Unasked(), lambda *_: work(), 1 << 20, ignore)
+
+        def write(*_: object) -> bool:
+            work()
+            return is_out
+
+        outbox = Outbox(Unasked(), write, 1 << 20, ignore)
         outbox.send(b".")
         return outbox
 
@@ -150,9 +158,17 @@ def test_a_sync_begins_when_the_sockets_have_what_was_said(world: World) -> None
     world.turn.wants_flush(world.outbox("write"))
     world.wants_sync = True
     world.run()
-    assert world.told == ["journal", "write"]
-    world.run()
     assert world.told == ["journal", "write", "sync"]
+
+
+def test_what_the_loop_still_has_goes_before_the_sync(world: World) -> None:
+    world.turn.wants_flush(world.outbox("first", is_out=False))
+    world.turn.wants_flush(world.outbox("second"))
+    world.wants_sync = True
+    world.run()
+    assert world.told == ["journal", "first", "second"]
+    world.run()
+    assert world.told == ["journal", "first", "second", "sync"]
 
 
 def test_what_was_written_between_turns_is_synced_by_the_next(world: World) -> None:
