@@ -23,18 +23,20 @@ protocol: states text
 server: version
 server.auth: attempts authenticator connection_limits passwords
 server.broker: counters delays enqueue events message timers
+server.broker.dead_letter: pace
+server.broker.paging: paged_store pager
 server.broker.queues: classic consumers parked priority ready_list requeued settlement
-server.channel: channel confirms consumer plans publish queue_seq route timeouts unacked
+server.channel: channel confirms consumer plans publish queue_seq route timeouts tx unacked
 server.connection: backpressure blocked channel_table committed connection events handshake
 server.connection: heartbeat inbound outbox sasl
-server.edge: admission listener
+server.edge: admission disk_watch listener
 server.runtime: context flow journal_writer turn work_budget
 store: disk histogram lsn_spans lsns settled_lsns
 store.journal: block_buffer end_mark journal notes positions records routes staging
 store.journal: segment segment_map segment_pool segments
 store.reading: index
 store.recovery: summary summary_writer
-store.sync: group_commit
+store.sync: group_commit worker
 """
 
 

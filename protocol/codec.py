@@ -118,6 +118,8 @@ _REPEATED: Final[frozenset[c.Ids]] = frozenset(
         c.CHANNEL_OPEN,
         c.CHANNEL_CLOSE,
         c.CHANNEL_CLOSE_OK,
+        c.TX_COMMIT,
+        c.TX_ROLLBACK,
     }
 )
 _REPEATED_OCTETS: Final = 64

@@ -11,7 +11,6 @@ import fcntl
 import os
 import stat
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -112,9 +111,20 @@ class Disk(Protocol):
         """Return 64 unpredictable bits."""
 
 
-# Entered around each call of the thread that owns the disk which may have to wait for it.
-Calls = AbstractContextManager[None]
-_UNWATCHED: Final[Calls] = nullcontext()
+class Calls:
+    """Entered around each call of the thread that owns the disk which may have to wait for it.
+
+    This one tells nobody.
+    """
+
+    def __enter__(self) -> None:
+        """A call begins."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """It has ended."""
+
+
+_UNWATCHED: Final = Calls()
 # Parts of a write whose sizes are added up one by one.
 _FEW_PARTS: Final = 4
 
@@ -152,6 +162,8 @@ class _File:
                 offset += self._write(parts[start : start + _MAX_PARTS], offset)
 
     def _write(self, parts: Sequence[bytes], offset: int) -> int:
+        if len(parts) == 1:
+            return self._write_one(parts[0], offset)
         written = os.pwritev(self._descriptor, parts, offset)
         wanted = 0
         if len(parts) > _FEW_PARTS:
@@ -162,6 +174,12 @@ class _File:
         if written < wanted:
             self._write_rest(b"".join(parts), written, offset)
         return wanted
+
+    def _write_one(self, part: bytes, offset: int) -> int:
+        written = os.pwrite(self._descriptor, part, offset)
+        if written < len(part):
+            self._write_rest(part, written, offset)
+        return len(part)
 
     def _write_rest(self, data: bytes, written: int, offset: int) -> None:
         with memoryview(data) as view:

@@ -218,7 +218,7 @@ class Enqueuer:
                 if queue.publish_filter is not None:
                     count, octets = wanted.get(queue, (0, 0))
                     wanted[queue] = (count + len(raws), octets + sum(map(body_size, raws)))
-        return any(
+        return bool(wanted) and any(
             queue.publish_filter is not None and not queue.publish_filter.has_room(*size)
             for queue, size in wanted.items()
         )
@@ -304,19 +304,20 @@ class Enqueuer:
             return self._store_for_keepers(target, raws, largest, author)
         else:
             seq = journal.take(count) * 2
-        octets = sum(map(len, raws))
+        octets = len(raws[0]) if count == 1 else sum(map(len, raws))
         if author is not None:
             author.stored(target, raws, seq >> 1, octets, persistent=persistent)
         queues = target.queues
         if not queues:
             return lsn
-        messages = zip(
-            raws,
-            repeat(target.tail),
-            range(seq, seq + 2 * count, 2),
-            repeat(self.now_ms()),
-            strict=False,
-        )
+        now_ms = self.now_ms()
+        messages: Iterable[Message]
+        if count == 1:
+            # Alone, as many are: five iterators cost more than the tuple.
+            messages = [(raws[0], target.tail, seq, now_ms)]
+        else:
+            seqs = range(seq, seq + 2 * count, 2)
+            messages = zip(raws, repeat(target.tail), seqs, repeat(now_ms), strict=False)
         size = (count, octets + count * MESSAGE_OVERHEAD_OCTETS, largest)
         enqueue_all(queues, messages, size, stored=lsn > 0)
         return lsn

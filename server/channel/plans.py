@@ -131,9 +131,11 @@ class Plan(ABC):
     def still_there(self) -> Plan:
         """The same without queues that have been deleted meanwhile (TX-04)."""
         queues = self.route.queues
-        if not any(queue.is_deleted for queue in queues):
-            return self
-        return plan_for(self.route.to(tuple(queue for queue in queues if not queue.is_deleted)))
+        for queue in queues:
+            if queue.is_deleted:
+                left = tuple(each for each in queues if not each.is_deleted)
+                return plan_for(self.route.to(left))
+        return self
 
     def target_now(self, channel: PlanChannel, raw: bytes) -> Target:
         """Where a content would go, were it stored now (TX-09)."""

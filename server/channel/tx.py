@@ -6,7 +6,7 @@ and writes them in one checksummed block: after a crash all of them exist or non
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.server.channel.plans import StorePlan
@@ -25,19 +25,25 @@ if TYPE_CHECKING:
 HELD_OCTETS: Final = 100
 
 
-class HeldPublish(NamedTuple):
+class HeldPublish:
     """A run of publishes, checked and routed when they came (TX-04)."""
 
-    plan: Plan
-    raws: list[bytes]
-    mode: int
+    __slots__ = ("mode", "plan", "raws")
+
+    def __init__(self, plan: Plan, raws: list[bytes], mode: int) -> None:
+        self.plan = plan
+        self.raws = raws
+        self.mode = mode
 
 
-class HeldSettlement(NamedTuple):
+class HeldSettlement:
     """Deliveries whose tags have left the outstanding set, settled at commit (TX-06)."""
 
-    entries: list[UnackedBatch]
-    outcome: Outcome
+    __slots__ = ("entries", "outcome")
+
+    def __init__(self, entries: list[UnackedBatch], outcome: Outcome) -> None:
+        self.entries = entries
+        self.outcome = outcome
 
 
 class Holder(Protocol):
@@ -141,7 +147,7 @@ class Transaction:
         """Begin the next transaction (TX-11)."""
         self.publishes = []
         self.settlements = []
-        self._groups = PublishGroups()
+        self._groups.clear()
         self._holder.uncommitted_bytes -= self._bytes
         self._bytes = 0
 
@@ -172,9 +178,13 @@ class PublishGroups:
         """A publish is held behind all others."""
         route = held.plan.route
         if type(held.plan) is not StorePlan or route.mandatory:
-            self._newest.clear()
-            self._last_to.clear()
+            self.clear()
             return
         self._newest[held.plan, held.mode] = held
         for queue in route.queues:
             self._last_to[queue] = held
+
+    def clear(self) -> None:
+        """Nothing that is held may be joined any more."""
+        self._newest.clear()
+        self._last_to.clear()

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -69,7 +69,7 @@ from vouchmq.server.runtime.runtime import Host, ledger_config_of, start_broker
 from vouchmq.server.runtime.work_budget import SLICE_S
 from vouchmq.server.settings.alarm_limits import require_disk, require_memory
 from vouchmq.server.version import VERSION, build_kind
-from vouchmq.store.disk import FileDisk
+from vouchmq.store.disk import Calls, FileDisk
 from vouchmq.store.errors import CopyDamaged, ReadFailed, StoreError
 from vouchmq.store.sync.worker import HelperProcess, start_worker
 
@@ -295,7 +295,7 @@ class Server:
         with ExitStack() as undone:
             with self._refusals():
                 new_disk = FileDisk if self._faults is None else self._faults.open_disk
-                disk = new_disk(settings.data_dir, self._watch or nullcontext())
+                disk = new_disk(settings.data_dir, self._watch or Calls())
                 undone.callback(disk.close)
                 # First of all: of two brokers on one directory the second one hears of that.
                 disk.lock()
@@ -462,7 +462,7 @@ class Server:
 
     def _remove(self, how: Callable[[Path], None], path: Path) -> None:
         """Remove a file of ours, in this thread, which is watched."""
-        with self._watch or nullcontext():
+        with self._watch or Calls():
             how(path)
 
     def _begin_watch(self, loop: asyncio.AbstractEventLoop, listener: Listener) -> None:

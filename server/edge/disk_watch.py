@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from vouchmq.store.disk import Calls
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -44,7 +46,7 @@ class Client(Protocol):
         """Have the peer see the end, whatever becomes of this process."""
 
 
-class DiskWatch:
+class DiskWatch(Calls):
     """Knows how long the loop has been in one call to the disk.
 
     Args:
@@ -66,7 +68,7 @@ class DiskWatch:
         """A call to the disk begins that may hang."""
         self._count += 1
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         """The call has ended; nothing goes on before the thread has finished what it is at."""
         self._count += 1
         if self._is_at_work:
@@ -148,12 +150,12 @@ class DiskWatchThread:
         self._stopped_at = 0.0
         self._clock = clock
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="disk-watch", daemon=True)
+        self._looker = threading.Thread(target=self._run, name="disk-watch", daemon=True)
 
     def start(self) -> None:
         """Begin. Signals come to this thread from now on, and by `soon` to the loop."""
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-        self._thread.start()
+        self._looker.start()
 
     def end(self) -> None:
         """The process ends by itself."""

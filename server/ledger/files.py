@@ -18,7 +18,7 @@ import os
 import re
 import shutil
 import time
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
@@ -28,12 +28,13 @@ import structlog
 from vouchmq.server.errors import StartupError
 from vouchmq.server.ledger.ledger import Before
 from vouchmq.server.ledger.seals import last_seal, seal_of, sealed
+from vouchmq.store.disk import Calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from vouchmq.store.disk import Calls, Syncable
+    from vouchmq.store.disk import Syncable
     from vouchmq.store.sync.worker import SyncWorker
 
 STATE_OCTETS: Final = 256
@@ -151,7 +152,7 @@ class LedgerFiles:
         self._run = run
         self._worker = worker
         self._now_s = now_s
-        self._calls: Calls = nullcontext() if calls is None else calls
+        self._calls = Calls() if calls is None else calls
         self._file: OpenFile | None = None
         self._retired: list[OpenFile] = []
         self._in_flight: list[OpenFile] = []

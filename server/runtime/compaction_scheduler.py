@@ -70,10 +70,6 @@ class Tail(Protocol):
     appended_bytes: int  # since the start
 
     @property
-    def tail_generation(self) -> int:
-        """Number of the segment that takes new blocks."""
-
-    @property
     def tail_room_bytes(self) -> int:
         """Octets that still fit into it."""
 
@@ -126,19 +122,12 @@ class CompactionScheduler:
         self._is_refused = is_refused
         self._segment_octets = segment_octets
         self._is_scheduled = False
-        self._generation = tail.tail_generation
         self._appended = tail.appended_bytes
         self._moved = 0
         self._turn_count = 0
         self._served_at = clock()
         self._owed = 0
         self._due = 0.0
-
-    def written(self) -> None:
-        """The journal was written: if that began a segment, look at the others."""
-        if self._tail.tail_generation != self._generation:
-            self._generation = self._tail.tail_generation
-            self.look()
 
     @property
     def is_at_work(self) -> bool:

@@ -73,7 +73,7 @@ class JournalWriter:
         pager: runs behind each write, when what it may page out is known
         write_rejection: what a full disk refuses
         dead_letter_publisher: told what became of dead letters
-        compaction_scheduler: told when there may be something to compact
+        compaction_scheduler: looks when a segment was begun
         active_ledger: whose lines go first
         fatal: called once, with a line for the log, when the store can no longer keep its word
         extra_targets: files that are synced in front of the journal
@@ -102,6 +102,7 @@ class JournalWriter:
         self._pager = pager
         self._write_rejection = write_rejection
         self._dead_letter_publisher = dead_letter_publisher
+        self._pace = dead_letter_publisher.pace
         self._compaction_scheduler = compaction_scheduler
         self._active_ledger = active_ledger
         self._fatal = fatal
@@ -110,6 +111,7 @@ class JournalWriter:
         # until less is unsynced may be the last to ask for anything.
         self._most_unsynced = min(SYNC_OCTETS, context.limits.unsynced_limit_bytes // 2)
         self._files_looked_at = self._clock()
+        self._generation = journal.chain.tail_generation
         self._synced_slices = 0
         self._is_closed = False
         self._watermark = Watermark(journal.written_lsn, self._synced)
@@ -172,8 +174,13 @@ class JournalWriter:
             return
         else:
             self._write_rejection.written()
-            self._dead_letter_publisher.written()
-            self._compaction_scheduler.written()
+            if self._dead_letter_publisher.awaits_disk:
+                self._dead_letter_publisher.written()
+            generation = journal.chain.tail_generation
+            if generation != self._generation:
+                # A segment was begun: others may have something to compact by now.
+                self._generation = generation
+                self._compaction_scheduler.look()
 
     @property
     def has_unwritten(self) -> bool:
@@ -226,7 +233,7 @@ class JournalWriter:
             ledger.synced(safe, self.commit.counters.last_sync_ms)
         self._context.synced(watermark)
         self._write_rejection.synced(watermark, self._has_room)
-        self._dead_letter_publisher.pace.look()
+        self._pace.look()
 
     def committed(self, block: int, lsn: int) -> None:
         """The shared log has everything up to this block and this LSN for good."""

@@ -142,7 +142,7 @@ class BlockBuffer:
     def all_settles(self) -> Iterable[tuple[int, Sequence[int]]]:
         """Return queue id and LSNs of what is settled in this block for the first time."""
         if not self.settled_ranges:
-            return self.settles.items()
+            return self.settles.items() if self.settles else ()
         return [*self.settles.items(), *self.settled_ranges]
 
     def settle(self, queue_id: int, lsns: Sequence[int]) -> None:

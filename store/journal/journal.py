@@ -34,7 +34,7 @@ from typing import Protocol
 
 from mypy_extensions import mypyc_attr
 
-from vouchmq.store.disk import Disk, DiskFile, Syncable
+from vouchmq.store.disk import Disk, DiskFile
 from vouchmq.store.errors import WriteFailed
 from vouchmq.store.histogram import SIZES_BYTES, Histogram
 from vouchmq.store.journal import records
@@ -57,18 +57,17 @@ from vouchmq.store.recovery.summary_writer import Summarizer
 _ROUTES_AGAIN_BYTES: int = 1024 * 1024
 
 
-@dataclass(slots=True, frozen=True)
 class SyncTicket:
     """What one sync will make durable: all LSNs up to `lsn`."""
 
-    lsn: int
-    size_bytes: int
-    scope: SyncScope
+    __slots__ = ("lsn", "scope", "size_bytes", "targets")
 
-    @property
-    def targets(self) -> tuple[Syncable, ...]:
-        """What has to be synced: files, and the directory when a file is new."""
-        return self.scope.targets
+    def __init__(self, lsn: int, size_bytes: int, scope: SyncScope) -> None:
+        self.lsn = lsn
+        self.size_bytes = size_bytes
+        self.scope = scope
+        # What has to be synced: files, and the directory when a file is new.
+        self.targets = scope.targets
 
 
 @dataclass(slots=True)
@@ -583,7 +582,7 @@ class Journal:
         self.wants_sync = False
         scope = self._chain.begin_sync()
         if self._end_mark.is_written:
-            scope = scope._replace(targets=(*scope.targets, *self._end_mark.targets()))
+            scope = SyncScope(scope.number, (*scope.targets, *self._end_mark.targets()))
         return SyncTicket(self.written_lsn, self.unsynced_bytes, scope)
 
     def end_sync(self, ticket: SyncTicket) -> list[DiskFile]:
@@ -670,8 +669,9 @@ class Journal:
 
     def _forget_segments(self) -> None:
         """Let go of the files that the chain has given up."""
-        for generation in self._index.keep(self._chain.generations):
-            self._reader.forget(generation)
+        if self._index.segment_count != self._chain.segment_count:
+            for generation in self._index.keep(self._chain.generations):
+                self._reader.forget(generation)
 
     def discard(self) -> None:
         """Close the files, and remove the segment begun at the opening if it has only its head.

@@ -170,6 +170,13 @@ def seal_checked(crc: int, rest: bytes) -> bytes:
     return _SIGNATURE + crc.to_bytes(4, "little") + rest
 
 
+def seal_small(rest: bytes, payload: Sequence[bytes]) -> bytes:
+    """Return the same with the payload behind it, as one piece."""
+    body = payload[0] if len(payload) == 1 else b"".join(payload)
+    crc = crc32(body, crc32(rest))
+    return b"".join((_SIGNATURE, crc.to_bytes(4, "little"), rest, body))
+
+
 def join_checksums(first: int, second: int, length: int) -> int:
     """Return the checksum of two rows of octets from theirs; the second has this length.
 

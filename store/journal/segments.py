@@ -30,6 +30,8 @@ _JOIN_BELOW_BYTES: Final = 16 * 1024
 # would be in memory that is new to the kernel, which took ten times as long as all else about it.
 _WHOLE_BYTES: Final = 1024 * 1024
 _PIECE_BYTES: Final = 256 * 1024
+# A smaller block is one piece: a vector of two costs more than the copy.
+_ONE_PIECE_BELOW_BYTES: Final = 4 * 1024
 
 
 class RetiredSegment(NamedTuple):
@@ -79,11 +81,14 @@ class BlockTap(Protocol):
         """A segment's file was removed: a block that is safe declares it gone."""
 
 
-class SyncScope(NamedTuple):
+class SyncScope:
     """What one sync covers: blocks up to `number`."""
 
-    number: int
-    targets: tuple[Syncable, ...]
+    __slots__ = ("number", "targets")
+
+    def __init__(self, number: int, targets: tuple[Syncable, ...]) -> None:
+        self.number = number
+        self.targets = targets
 
 
 @dataclass(slots=True)
@@ -184,6 +189,11 @@ class SegmentChain:
                 break
             size += segment.offset
         return size
+
+    @property
+    def segment_count(self) -> int:
+        """How many segments count."""
+        return len(self._segments)
 
     @property
     def has_retired(self) -> bool:
@@ -579,6 +589,8 @@ class SegmentChain:
 
     def close_full_segments(self) -> list[DiskFile]:
         """Return the files of full segments that are synced; the caller closes them."""
+        if not self._full:
+            return []
         still_dirty = [segment for segment in self._full if segment in self._dirty]
         closing = []
         for segment in self._full:
@@ -671,6 +683,8 @@ class SegmentChain:
 
 def _seal(rest: bytes, payload: Sequence[bytes], length: int) -> list[bytes]:
     """Return a block in few parts, given its header from behind the checksum."""
+    if length < _ONE_PIECE_BELOW_BYTES:
+        return [records.seal_small(rest, payload)]
     if len(payload) > 1 and length < _JOIN_BELOW_BYTES * len(payload):
         body = b"".join(payload)
         return [records.seal_rest(rest, (body,)), body]

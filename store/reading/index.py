@@ -206,6 +206,11 @@ class Index:
         return sum(segment.entry_bytes for segment in self._segments)
 
     @property
+    def segment_count(self) -> int:
+        """How many segments it knows."""
+        return len(self._segments)
+
+    @property
     def active(self) -> SegmentIndex:
         """The segment that takes new blocks."""
         return self._segments[-1]
@@ -217,8 +222,6 @@ class Index:
 
     def keep(self, generations: Collection[int]) -> list[int]:
         """Forget all segments but these; gives the generations of the others."""
-        if len(generations) == len(self._segments):
-            return []
         gone = [s.generation for s in self._segments if s.generation not in generations]
         self._segments = [s for s in self._segments if s.generation in generations]
         self._starts = [segment.first_lsn for segment in self._segments]

@@ -44,9 +44,9 @@ from vouchmq.store.sync.worker import SyncWorker
 
 # The caller waits for a sync itself while they are shorter than this, which is what one connection
 # may keep the loop for in any case (LIMIT-23).
-SHORT_S: Final = 0.004
+SHORT_S: float = 0.004
 # After a longer one it does not, for so many times as long.
-REST: Final = 20
+REST: float = 20.0
 _MS: Final = 1000.0
 
 

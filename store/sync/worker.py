@@ -29,6 +29,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn, Protocol
 
+from mypy_extensions import mypyc_attr
+
 from vouchmq.store.disk import Disk, Syncable
 from vouchmq.store.sync.sched_slice import ask_for_slice
 
@@ -42,6 +44,8 @@ _A_SYNC: Final = 1 << 32
 MAX_TARGETS: Final = 480
 _ANSWER: Final = struct.Struct("=QQQ")
 _MESSAGE: Final = struct.Struct("=cQQ")
+# A request with one file, as nearly all are.
+_LONE_REQUEST: Final = struct.Struct("=QQQ")
 _PR_SET_PDEATHSIG: Final = 1
 # A sync is some microseconds of work and a long wait for the disk, and everybody waits for it.
 _HELPER_SLICE_NS: Final = 100_000
@@ -120,6 +124,7 @@ def sync_each(targets: Sequence[Syncable]) -> tuple[int, int]:
     return 0, extra_errno
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SyncInline:
     """Syncs within `submit`; `reap` answers at once. For tests and offline tools."""
 
@@ -155,6 +160,7 @@ class SyncInline:
         pass
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ThreadWorker:
     """Syncs in a thread; portable. Shortens the interpreter's switch interval to 50 us."""
 
@@ -165,8 +171,8 @@ class ThreadWorker:
         self.fileno = self._ours.fileno()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._completion: Completion | None = None
-        self._thread = threading.Thread(target=self._run, name="journal-sync", daemon=True)
-        self._thread.start()
+        self._syncer = threading.Thread(target=self._run, name="journal-sync", daemon=True)
+        self._syncer.start()
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -201,7 +207,7 @@ class ThreadWorker:
 
     def close(self) -> None:
         self._jobs.put(None)
-        self._thread.join()
+        self._syncer.join()
         self._ours.close()
         self._theirs.close()
 
@@ -249,19 +255,23 @@ class HelperProcess:
     def submit(self, sequence: int, targets: Sequence[Syncable]) -> None:
         if len(targets) > MAX_TARGETS:
             raise ValueError(f"{len(targets)} files in one sync, at most {MAX_TARGETS} fit")
-        slots = [
-            self._slot(target.fileno(), b"L" if may_fail(target) else b"F") for target in targets
-        ]
         self._sequence = sequence
-        struct.pack_into(f"=QQ{len(slots)}Q", self._page, REQUEST_AT, sequence, len(slots), *slots)
+        if len(targets) == 1:
+            slot = self._slot(targets[0])
+            _LONE_REQUEST.pack_into(self._page, REQUEST_AT, sequence, 1, slot)
+        else:
+            slots = [self._slot(target) for target in targets]
+            count = len(slots)
+            struct.pack_into(f"=QQ{count}Q", self._page, REQUEST_AT, sequence, count, *slots)
         os.eventfd_write(self._request, _A_SYNC)
 
-    def _slot(self, descriptor: int, verb: bytes = b"F") -> int:
+    def _slot(self, target: Syncable) -> int:
+        descriptor = target.fileno()
         slot = self._slots.get(descriptor)
         if slot is None:
             slot = self._slots[descriptor] = self._next_slot
             self._next_slot += 1
-            self._tell(verb, slot, 0, b"", descriptor)
+            self._tell(b"L" if may_fail(target) else b"F", slot, 0, b"", descriptor)
         return slot
 
     def _tell(self, verb: bytes, slot: int, size: int, name: bytes, *descriptors: int) -> None:
@@ -275,7 +285,7 @@ class HelperProcess:
 
     def _ask(self, verb: bytes, disk: Disk, size: int, name: str) -> None:
         """Send a chore; while the helper is busy and the socket full it waits with us."""
-        slot = self._slot(disk.directory.fileno())
+        slot = self._slot(disk.directory)
         self._file_tasks.append(_MESSAGE.pack(verb, slot, size) + os.fsencode(name))
         self._send_file_tasks()
 

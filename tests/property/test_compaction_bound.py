@@ -73,8 +73,10 @@ class Load:
         self.write()
 
     def write(self) -> None:
+        generation = self.journal.chain.tail_generation
         self.journal.write()
-        self.compaction_scheduler.written()
+        if self.journal.chain.tail_generation != generation:
+            self.compaction_scheduler.look()
         if self.journal.wants_sync:
             self.commit.request()
             while not self.commit.is_idle:

@@ -8,7 +8,6 @@ believed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -56,7 +55,8 @@ def test_finds_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def nothing_left(self: journal.Journal) -> journal.SyncTicket:
         ticket = begin_sync(self)
-        return replace(ticket, scope=ticket.scope._replace(targets=()))
+        scope = segments.SyncScope(ticket.scope.number, ())
+        return journal.SyncTicket(ticket.lsn, ticket.size_bytes, scope)
 
     monkeypatch.setattr(segments.SegmentChain, "append", sync_then_append)
     monkeypatch.setattr(journal.Journal, "begin_sync", nothing_left)
@@ -69,7 +69,7 @@ def test_finds_a_directory_that_is_not_synced(monkeypatch: pytest.MonkeyPatch) -
     def files_only(self: segments.SegmentChain) -> segments.SyncScope:
         scope = begin_sync(self)
         targets = tuple(t for t in scope.targets if t is not self.disk.directory)
-        return scope._replace(targets=targets)
+        return segments.SyncScope(scope.number, targets)
 
     monkeypatch.setattr(segments.SegmentChain, "begin_sync", files_only)
     caught()

@@ -194,7 +194,7 @@ def test_harness_catches_a_sync_before_the_write(monkeypatch: pytest.MonkeyPatch
         worker.sync_all(ticket.targets)
         self.write()
         scope = segments.SyncScope(self._chain.number - 1, ())
-        return replace(ticket, lsn=self.written_lsn, scope=scope)
+        return journal.SyncTicket(self.written_lsn, ticket.size_bytes, scope)
 
     def request_first(model: StoreModel, *, is_late: bool) -> None:
         # The buggy broker asks for the sync first and writes within it.
@@ -241,7 +241,7 @@ def test_harness_catches_a_directory_that_is_not_synced(monkeypatch: pytest.Monk
     def files_only(self: segments.SegmentChain) -> segments.SyncScope:
         scope = begin_sync(self)
         targets = tuple(t for t in scope.targets if t is not self.disk.directory)
-        return scope._replace(targets=targets)
+        return segments.SyncScope(scope.number, targets)
 
     monkeypatch.setattr(segments.SegmentChain, "begin_sync", files_only)
     assert first_failing_seed() is not None

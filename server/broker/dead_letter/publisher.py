@@ -157,6 +157,8 @@ class DeadLetterPublisher:
         self._heeds_clients = heeds_clients
         self._unwritten: list[Sent] = []
         self._kept: list[Sent] = []
+        # Whether `written` has anything to do: the turn asks after each block.
+        self.awaits_disk = False
         self._depth = 0
         self._refused: deque[tuple[Queue, Message]] = deque()
         self.dropped_count = 0
@@ -458,6 +460,7 @@ class DeadLetterPublisher:
         largest = max(map(len, raws))
         if self._enqueuer.store(target, raws, largest, persistent=persistent, author=author):
             self._unwritten.append(Sent(queue, run.messages, target, raws, persistent, why, one))
+            self.awaits_disk = True
 
     def _dropped(
         self,
@@ -485,6 +488,7 @@ class DeadLetterPublisher:
     def written(self) -> None:
         """The disk has taken everything that was buffered; what it refused before goes again."""
         self._unwritten.clear()
+        self.awaits_disk = False
         if not self._kept:
             return
         kept, self._kept = self._kept, []
@@ -500,6 +504,7 @@ class DeadLetterPublisher:
             largest = max(map(len, raws))
             if self._enqueuer.store(target, raws, largest, persistent=persistent, author=author):
                 self._unwritten.append(sent._replace(target=target))
+                self.awaits_disk = True
             if not queue.is_deleted:
                 if queue.recorder is not None and why in ENDS:
                     queue.recorder.dropped(messages, ENDS[why])
@@ -539,6 +544,7 @@ class DeadLetterPublisher:
                 undelivered.keep_again(sent.messages[0], sent.one)
                 queue.keeps(sent.messages)
         self._kept += reversed(kept)
+        self.awaits_disk = bool(self._kept)
         self._forget(lambda _, message: is_gone(message))
 
     def gone_of(self, queue: Queue, messages: list[Message]) -> list[Message]:

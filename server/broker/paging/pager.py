@@ -20,16 +20,15 @@ from itertools import accumulate, islice, repeat
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from vouchmq.protocol.runs import body_size
+from vouchmq.server.broker.message import Message
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 
-    from vouchmq.server.broker.message import Message
-
 # What a queued message costs in memory beside its octets: tuple, bytes object, deque slot.
 MESSAGE_OVERHEAD_OCTETS: Final = 150
 # Sizes of spans made here: messages, and octets of a scratch page.
-SPAN_MESSAGES: Final = 512
+SPAN_MESSAGES: int = 512
 PAGE_OCTETS: Final = 256 * 1024
 # Messages read back at a time: few at first, twice as many each time that was not enough.
 FIRST_REFILL_MESSAGES: Final = 16
@@ -49,7 +48,7 @@ TAIL_OCTETS: int = 256 * 1024
 
 # What leaves memory in one turn, of one queue that has too much and of all together, by the same
 # estimate as counts them; twice what has come since, if that is more (LIMIT-23).
-TURN_ROOM_OCTETS: Final = 2 * 1024 * 1024
+TURN_ROOM_OCTETS: int = 2 * 1024 * 1024
 # So many queues that may have too much are looked at in one turn, the others in the next ones.
 TURN_LINES: Final = 512
 # So many messages, or spans, of deleted queues are freed in one turn (LIMIT-23).

@@ -77,6 +77,8 @@ def test_short_writes_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:2], at))
     file.write([b"0123456789", b"abcdefg"], 5)
     assert file.read(5, 100) == b"0123456789abcdefg"
+    file.write([b"one piece"], 5)
+    assert file.read(5, 100) == b"one piece9abcdefg"
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: 0)
     with pytest.raises(OSError, match="accepted only a part"):
         file.write([b"0123456789"], 0)

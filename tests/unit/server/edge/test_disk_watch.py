@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import threading
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 
 import pytest
 
@@ -152,13 +151,14 @@ def test_a_second_signal_waits_for_no_disk() -> None:
 def test_a_signal_that_did_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a pause of the process CPython tells of one with any number: the thread goes on."""
     stage = Stage()
-    told = [SimpleNamespace(si_signo=584186240), SimpleNamespace(si_signo=signal.SIGTERM), None]
+    come = [signal.struct_siginfo([number, *[0] * 6]) for number in (584186240, signal.SIGTERM)]
+    told = [*come, None]
 
     def wait(*_: object) -> object:
-        come = told.pop(0)
+        answer = told.pop(0)
         if not told:
             stage.man.end()
-        return come
+        return answer
 
     monkeypatch.setattr(signal, "sigtimedwait", wait)
     stage.man._run()

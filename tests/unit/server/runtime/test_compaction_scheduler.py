@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
+from pamqp import commands
 
+from tests import wire
+from tests.unit.server.in_memory import SETTINGS, World
+from tests.unit.server.runtime.budgeted import opened
 from vouchmq.server.broker.events import EventBus
 from vouchmq.server.runtime.alarms import Alarms
 from vouchmq.server.runtime.compaction_scheduler import (
@@ -30,7 +35,6 @@ class Stage:
         self.now = 10.0
         self.count = 0
         self.appended_bytes = 0
-        self.tail_generation = 1
         self.tail_room_bytes = SEGMENT_OCTETS
         self.spare_bytes = 0
         self.passed_bytes = self.moved_bytes = 0
@@ -158,14 +162,6 @@ def test_steps_are_rarer_on_a_machine_that_cannot_be_in_time(stage: Stage) -> No
     assert stage.limits[-1] == LONGEST_STEP_S
 
 
-def test_a_new_segment_is_a_reason_to_look(stage: Stage) -> None:
-    stage.compaction_scheduler.written()
-    assert not stage.is_waiting
-    stage.tail_generation = 2
-    stage.compaction_scheduler.written()
-    assert stage.is_waiting
-
-
 def test_there_are_no_steps_while_the_disk_refuses(stage: Stage) -> None:
     stage.compaction_scheduler.look()
     stage.is_refused = True
@@ -205,3 +201,21 @@ def test_a_disk_with_less_than_a_segment_free_is_emptied_too(
     stage.alarms.read(0, free_octets)
     stage.compaction_scheduler.look()
     assert stage.is_waiting == goes_on
+
+
+def test_a_new_segment_is_a_reason_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    monkeypatch.setattr(CompactionScheduler, "look", lambda _: looks.append(1))
+    world = World(replace(SETTINGS, segment_size_bytes=8192))
+    client = opened(world)
+    client.declare("q", durable=True)
+    generation = world.journal.chain.tail_generation
+    persistent = commands.Basic.Properties(delivery_mode=2)
+    client.send(wire.publish(1, "q", bytes(1000), persistent))
+    world.sync()
+    assert (world.journal.chain.tail_generation, looks) == (generation, [])
+    for _ in range(8):
+        client.send(wire.publish(1, "q", bytes(1000), persistent))
+    world.sync()
+    assert world.journal.chain.tail_generation == generation + len(looks)
+    assert looks

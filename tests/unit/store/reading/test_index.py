@@ -88,7 +88,9 @@ def test_segments_may_go_in_any_order() -> None:
         add(each, 80, 100, first, 10)
         index.begin(each)
     assert index.keep([1, 2, 3]) == []
+    assert index.segment_count == 3
     assert index.keep([1, 3]) == [2]
+    assert index.segment_count == 2
     assert index.stretch_of(15) is None
     for lsn, generation in ((5, 1), (25, 3)):
         stretch = index.stretch_of(lsn)

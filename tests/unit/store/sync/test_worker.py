@@ -363,10 +363,10 @@ def _state(pid: int) -> str:
 
 
 def test_without_a_helper_a_thread_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: HelperProcess) -> None:
-        raise OSError(errno.EPERM, "no fork today")
+    def refuse(_name: str) -> int:
+        raise OSError(errno.EPERM, "no helper today")
 
-    monkeypatch.setattr(HelperProcess, "__init__", refuse)
+    monkeypatch.setattr(os, "memfd_create", refuse)
     interval = sys.getswitchinterval()
     worker = start_worker()
     assert isinstance(worker, ThreadWorker)
