@@ -21,16 +21,17 @@ COMPILED = """
 protocol: codec constants contents fields native properties property_layout reader runs stamps
 protocol: states text
 server: version
-server.auth: attempts authenticator connection_limits passwords
+server.auth: attempts authenticator connection_limits failed_logins passwords
 server.broker: counters delays enqueue events message timers
 server.broker.dead_letter: pace
 server.broker.paging: paged_store pager
 server.broker.queues: classic consumers parked priority ready_list requeued settlement
 server.channel: channel confirms consumer plans publish queue_seq route timeouts tx unacked
 server.connection: backpressure blocked channel_table committed connection events handshake
-server.connection: heartbeat inbound outbox sasl
+server.connection: heartbeat inbound outbox sasl shared_timers
 server.edge: admission disk_watch listener
-server.runtime: context flow journal_writer turn work_budget
+server.ledger: publish_numbers
+server.runtime: alarms context flow journal_writer memory_relief turn work_budget
 store: disk histogram lsn_spans lsns settled_lsns
 store.journal: block_buffer end_mark journal notes positions records routes staging
 store.journal: segment segment_map segment_pool segments

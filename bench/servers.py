@@ -87,7 +87,9 @@ def with_idle_connections(server: Server) -> Server:
 
 
 @contextmanager
-def vouchmq(target: str, directory: Path) -> Iterator[Server]:
+def vouchmq(
+    target: str, directory: Path, *, start_limit_s: float = START_LIMIT_S
+) -> Iterator[Server]:
     """Start VouchMQ by a command line, or use the one at an amqp:// URL.
 
     Raises:
@@ -101,7 +103,7 @@ def vouchmq(target: str, directory: Path) -> Iterator[Server]:
     command = shlex.split(target.replace("{data_dir}", shlex.quote(str(data_dir))))
     log = directory / "vouchmq.log"
     with started(command, log) as process:
-        yield found("vouchmq", Address("127.0.0.1", ready_port(process, log)), log)
+        yield found("vouchmq", Address("127.0.0.1", ready_port(process, log, start_limit_s)), log)
 
 
 @contextmanager
@@ -196,13 +198,13 @@ def _await_listener(process: subprocess.Popen[bytes], port: int, log: Path) -> N
     raise ServerError(f"nobody listens on port {port} after {process.args!r}{_tail(log)}")
 
 
-def ready_port(process: subprocess.Popen[bytes], log: Path) -> int:
+def ready_port(process: subprocess.Popen[bytes], log: Path, limit_s: float = START_LIMIT_S) -> int:
     """Wait for the ready line of VouchMQ or of the sink; give the port it names.
 
     Raises:
         ServerError: it ended or took too long; its last output is in the text.
     """
-    deadline = time.monotonic() + START_LIMIT_S
+    deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if ready := READY.search(log.read_text(errors="replace")):
             return int(ready[1])

@@ -82,6 +82,8 @@ BODY_CEILING: Final = 536870912
 HEAD_OCTETS: Final = 7
 # From this size on a body is copied rather than parsed, as far as time goes.
 LARGE_BODY_OCTETS: Final = 16384
+# The smallest frame of a method: one without arguments.
+METHOD_FRAME_OCTETS: Final = 12
 # What an unfinished content takes in memory beside its octets; counted, so that empty ones are.
 ASSEMBLY_OCTETS: Final = 512
 
@@ -202,17 +204,15 @@ class Reader:
     def begin(self, data: bytes) -> Event | None:
         """Take received octets; give the event with which they begin, if that is easily told.
 
-        Most reads are one event: a run of publishes or of acks, and nothing else. `rest` must be
-        called next.
+        Most reads are one event: a run of publishes or of acks, or a method that is waited for, and
+        nothing else. `rest` must be called next.
         """
         self._at = 0
         self._data = data
-        if self._missing or self._discards_all or len(data) < ACK_FRAME_OCTETS:
+        if self._missing or self._discards_all or len(data) < METHOD_FRAME_OCTETS:
             return None
         method = data[HEAD_OCTETS : HEAD_OCTETS + 4]
         is_publish = method == PUBLISH_METHOD
-        if not is_publish and method != ACK_METHOD:
-            return None
         if native.IS_NATIVE:
             kind, channel, size = data[0], short_at(data, 1), long_at(data, 3)
         else:
@@ -220,21 +220,24 @@ class Reader:
         stop = size + 8
         if (
             kind != 1
-            or not channel
             or size > self._largest_payload
             or stop > len(data)
+            or stop < METHOD_FRAME_OCTETS
             or data[stop - 1] != FRAME_END
             or channel in self._assemblies
             or channel in self._discarded
         ):
             return None
+        if not channel or not (is_publish or method in SETTLES):
+            self._at = stop
+            return (METHOD, channel, data[HEAD_OCTETS : stop - 1])
         if is_publish:
             publishes = self._publishes(data, 0, data[:stop], channel)
             if publishes is None:
                 return None
             self._at = publishes[0]
             return publishes[1]
-        if stop != ACK_FRAME_OCTETS:
+        if stop != ACK_FRAME_OCTETS or method != ACK_METHOD:
             return None
         if data[ACK_FRAME_OCTETS - 2]:
             self._at, tags = parse_acks_up_to(data, 0)

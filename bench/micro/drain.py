@@ -75,8 +75,9 @@ class Null:
         self._descriptor = os.open(os.devnull, os.O_WRONLY)
         self.octets = 0
 
-    def write(self, data: bytes | memoryview) -> None:
+    def write(self, data: bytes | memoryview) -> bool:
         self.octets += os.write(self._descriptor, data)
+        return True
 
     def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
         for part in parts:

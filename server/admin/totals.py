@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from vouchmq.server.broker.counters import ExchangeCounters, QueueCounters
+from vouchmq.server.broker.counters import (
+    ChannelCounters,
+    ConnectionCounters,
+    ExchangeCounters,
+    QueueCounters,
+)
 from vouchmq.server.broker.features.options import CLASSIC, QUORUM, STREAM, queue_type_of
 from vouchmq.server.version import VERSION
 
@@ -87,8 +92,9 @@ class Totals:
     def __init__(self, source: Source, connections: Collection[Connection]) -> None:
         self._source = source
         closed = source.closed_counters
-        self._channel_totals = replace(closed.channels)
-        self._bytes = replace(closed.connections)
+        self._channel_totals, self._bytes = ChannelCounters(), ConnectionCounters()
+        self._channel_totals.add(closed.channels)
+        self._bytes.add(closed.connections)
         self._opened = (closed.connections_opened, closed.channels_opened)
         vhosts = source.broker.vhosts.values()
         self.by_type = {each: QueueCounters() for each in (CLASSIC, QUORUM, STREAM)}

@@ -102,7 +102,7 @@ class DeletedCounters:
         self.exchanges.add(others.exchanges)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class ChannelCounters(Counters):
     """What a channel has published and got.
 
@@ -127,6 +127,24 @@ class ChannelCounters(Counters):
     acked: int = 0
     rejected: int = 0
 
+    def __init__(self) -> None:
+        """Written out: what a dataclass is given is interpreted, and costs ten times as much."""
+        self.published = 0
+        self.published_confirm = 0
+        self.confirmed = 0
+        self.nacked = 0
+        self.returned = 0
+        self.unroutable = 0
+        self.delivered = 0
+        self.delivered_no_ack = 0
+        self.got = 0
+        self.got_no_ack = 0
+        self.get_empty = 0
+        self.redelivered = 0
+        self.resent = 0
+        self.acked = 0
+        self.rejected = 0
+
     def add(self, others: Counters) -> None:
         """See `Counters`; written out, because each channel that ends is counted three times."""
         others = cast("ChannelCounters", others)
@@ -147,12 +165,17 @@ class ChannelCounters(Counters):
         self.rejected += others.rejected
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class ConnectionCounters(Counters):
     """Bytes of AMQP that a connection has received and sent; of TLS, those inside it."""
 
     received_bytes: int = 0
     sent_bytes: int = 0
+
+    def __init__(self) -> None:
+        """See `ChannelCounters`."""
+        self.received_bytes = 0
+        self.sent_bytes = 0
 
     def add(self, others: Counters) -> None:
         """See `Counters`; written out, as for channels."""

@@ -299,42 +299,22 @@ class Channel:
                 raise unknown_tag(unknown, BASIC_ACK)
 
     def ack_up_to(self, tags: list[int]) -> None:
-        """Acks with multiple, of growing tags: each settles all up to its own.
-
-        As long as all of them are outstanding the last one says what the others do.
-        """
+        """Acks with multiple, of growing tags: the last outstanding one says what all do."""
         unacked = self.unacked
-        if unacked.most_up_to(tags[-1]) > PIECE_MESSAGES:
-            self._ack_in_pieces(tags)
-            return
         count = 0
         while count < len(tags) and unacked.is_outstanding(tags[count]):
             count += 1
+        unknown = tags[count] if count < len(tags) else 0
         if count:
-            taken = unacked.take_up_to(tags[count - 1])
+            last = tags[count - 1]
+            if unacked.most_up_to(last) > PIECE_MESSAGES:
+                self._settle_in_pieces(last, Outcome.ACKED, unknown)
+                return
+            taken = unacked.take_up_to(last)
             if taken:
                 self._settle_or_hold(taken, Outcome.ACKED)
-        if count < len(tags):
-            raise unknown_tag(tags[count], BASIC_ACK)
-
-    def _ack_in_pieces(self, tags: list[int]) -> None:
-        """The same in as many turns as it takes (LIMIT-23)."""
-        unacked = self.unacked
-        left = iter(tags)
-        last = 0
-
-        def step() -> bool:
-            nonlocal last
-            taken = unacked.take_first(last, PIECE_MESSAGES)
-            if taken:
-                self._settle_or_hold(taken, Outcome.ACKED)
-                return False
-            last = next(left, 0)
-            if last and not unacked.is_outstanding(last):
-                raise unknown_tag(last, BASIC_ACK)
-            return not last
-
-        self.in_slices(step)
+        if unknown:
+            raise unknown_tag(unknown, BASIC_ACK)
 
     def _acked(self, run: Run) -> None:
         """One delivery is settled, as `settle` does it with many."""
@@ -388,8 +368,10 @@ class Channel:
             refuse_nack(self.unacked, taken, ids)
         self._settle_or_hold(taken, outcome)
 
-    def _settle_in_pieces(self, tag: int, outcome: Outcome) -> bool:
+    def _settle_in_pieces(self, tag: int, outcome: Outcome, unknown: int = 0) -> bool:
         """Settle all up to a tag, 0: all, in as many turns as that takes (LIMIT-23).
+
+        `unknown`: a tag that was acked behind it and is not outstanding.
 
         Returns:
             False when it is to be done, or refused, as a whole
@@ -404,6 +386,8 @@ class Channel:
             taken = unacked.take_first(last, PIECE_MESSAGES)
             if taken:
                 self._settle_or_hold(taken, outcome)
+            elif unknown:
+                raise unknown_tag(unknown, BASIC_ACK)
             return not taken
 
         self.in_slices(step)
@@ -478,16 +462,19 @@ class Channel:
     def counted(self) -> ChannelCounters:
         """What this channel has done so far."""
         found = ChannelCounters()
-        found.add(self.counters)
-        # Both are numbered in any case: nobody counts them again.
-        found.delivered = self.next_tag - 1 + found.resent
-        confirms = self.confirms
-        if confirms is not None:
-            found.published += confirms.last
-            found.published_confirm = confirms.last
-            found.nacked = confirms.nacked
-            found.confirmed = confirms.last - confirms.unconfirmed_count - confirms.nacked
+        self._count_in(found)
         return found
+
+    def _count_in(self, totals: ChannelCounters) -> None:
+        counters, confirms = self.counters, self.confirms
+        totals.add(counters)
+        # Both are numbered in any case: nobody counts them again.
+        totals.delivered += self.next_tag - 1 + counters.resent
+        if confirms is not None:
+            totals.published += confirms.last
+            totals.published_confirm += confirms.last
+            totals.nacked += confirms.nacked
+            totals.confirmed += confirms.last - confirms.unconfirmed_count - confirms.nacked
 
     def wake_consumers(self) -> None:
         """There may be room again: let every queue consumed here try."""
@@ -656,9 +643,8 @@ class Channel:
         `why` is for the ledger: it or its connection was closed.
         """
         self.is_closing = True
-        counted = self.counted
-        self.context.closed_counters.channels.add(counted)
-        self.vhost.closed_channels.add(counted)
+        self._count_in(self.context.closed_counters.channels)
+        self._count_in(self.vhost.closed_channels)
         self._tell("channel.closed")
         self.context.forget(self)
         self.context.channel_closed(self.user)

@@ -89,13 +89,13 @@ from vouchmq.server.connection.backpressure import Backpressure
 from vouchmq.server.connection.blocked import PublisherBlock
 from vouchmq.server.connection.channel_table import CHANNEL_ENDS, SETTLES_OR_ENDS, ChannelTable
 from vouchmq.server.connection.committed import new_outbox
-from vouchmq.server.connection.events import tell, tell_opened
+from vouchmq.server.connection.events import log_channel_failed, log_lost, tell, tell_opened
 from vouchmq.server.connection.handshake import header_mistake, judge_header
 from vouchmq.server.connection.heartbeat import Heartbeat
 from vouchmq.server.connection.inbound import GOES_ON, InboundQueue
 from vouchmq.server.connection.login_failures import LoginFailure
 from vouchmq.server.connection.wire import CHECKED, STALLED, UNSENT
-from vouchmq.server.ledger.channel_recorder import PublishNumbers
+from vouchmq.server.ledger.publish_numbers import PublishNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -565,15 +565,7 @@ class Connection:
 
     def fail_channel(self, number: int, error: SoftError) -> None:
         """Close a channel with an error, whether a method of its client has made it or not."""
-        last_tag = self.channels[number].next_tag - 1
-        log.warning(
-            "channel.closed",
-            connection=self.wire.name,
-            channel=number,
-            reply_code=error.code,
-            reason=error.reply_text,
-            last_tag=last_tag,
-        )
+        log_channel_failed(self, number, error, self.channels[number].next_tag - 1)
         self._table.fail(number, error, error.ids if error.ids is not None else self._ids)
 
     def _fail(self, error: AmqpError, *, deaf: bool = False) -> None:
@@ -650,14 +642,8 @@ class Connection:
         self._cancel_timers()
         self._reader.discard_all()
         if self.state is not ConnectionState.CLOSED and self._header is None:
-            # Health checks and load balancers come and go without an answer to connection.start.
             was_open = self.state is not ConnectionState.STARTING
-            (log.warning if was_open else log.debug)(
-                "connection.lost",
-                connection=self.wire.name,
-                reason=reason,
-                duration_ms=self._age_ms(),
-            )
+            log_lost(self, reason, self._age_ms(), was_open=was_open)
         self._clean_up()
         self.state = next_connection_state(self.state, ConnectionEvent.LOST)
         # These refer back to us. Without the ring everything goes at once, and the garbage

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import structlog
 
 if TYPE_CHECKING:
+    from vouchmq.protocol.errors import SoftError
     from vouchmq.server.auth.users import User
     from vouchmq.server.broker.events import EventBus
     from vouchmq.server.runtime.context import BrokerContext
@@ -61,3 +62,25 @@ def tell(event: str, connection: Subject, events: EventBus) -> None:
             vhost=connection.vhost.name,
             client_name=connection.client_name,
         )
+
+
+def log_lost(connection: Subject, reason: str, duration_ms: int, *, was_open: bool) -> None:
+    """Log that the socket is gone without a close.
+
+    Health checks and load balancers come and go without an answer to connection.start.
+    """
+    (log.warning if was_open else log.debug)(
+        "connection.lost", connection=connection.label, reason=reason, duration_ms=duration_ms
+    )
+
+
+def log_channel_failed(connection: Subject, number: int, error: SoftError, last_tag: int) -> None:
+    """Log that a channel is closed with an error."""
+    log.warning(
+        "channel.closed",
+        connection=connection.label,
+        channel=number,
+        reply_code=error.code,
+        reason=error.reply_text,
+        last_tag=last_tag,
+    )

@@ -12,7 +12,7 @@ Spec: CONN-01…46, CONN-70, CONN-71
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Final
@@ -39,7 +39,7 @@ from vouchmq.protocol.states import (
 )
 from vouchmq.protocol.text import encode_text
 from vouchmq.server.auth.attempts import AMQP
-from vouchmq.server.auth.authenticator import Authenticator, LoginError, Outcome
+from vouchmq.server.auth.authenticator import Authenticator, LoginError, Outcome, is_loopback
 from vouchmq.server.auth.connection_limits import ConnectionLimits
 from vouchmq.server.auth.users import User
 from vouchmq.server.connection.login_failures import (
@@ -49,6 +49,7 @@ from vouchmq.server.connection.login_failures import (
     UnknownMechanism,
 )
 from vouchmq.server.connection.sasl import (
+    EXTERNAL,
     MECHANISMS,
     Challenge,
     Credentials,
@@ -56,6 +57,7 @@ from vouchmq.server.connection.sasl import (
     Mechanism,
     Mechanisms,
     Proven,
+    mechanisms_for,
 )
 
 if TYPE_CHECKING:
@@ -392,6 +394,51 @@ class Handshake:
 
     def _advance(self, event: ConnectionEvent) -> None:
         self.state = next_connection_state(self.state, event)
+
+
+class Handshakes:
+    """Begins the handshakes of all connections of one broker.
+
+    Args:
+        offer: what the broker proposes
+        auth: knows the users
+        find_vhost: name → virtual host, None when there is none
+        connection_limits: counts connections
+        mechanisms: the names of those that clients may use
+    """
+
+    def __init__(
+        self,
+        offer: Offer,
+        auth: Authenticator,
+        find_vhost: Callable[[str], VHost[Queue] | None],
+        connection_limits: ConnectionLimits,
+        mechanisms: Iterable[str],
+    ) -> None:
+        allowed = frozenset(mechanisms)
+        self._offer = offer
+        self._auth = auth
+        self._find_vhost = find_vhost
+        self._connection_limits = connection_limits
+        self._mechanisms: Mechanisms = {
+            name: one for name, one in MECHANISMS.items() if name in allowed
+        }
+        self._allows_external = EXTERNAL in allowed
+
+    def begin(self, peer: str, address: str, certified: str | None) -> Handshake:
+        """The handshake of a connection of this name; see `SocketProtocol` for `certified`."""
+        return Handshake(
+            self._offer,
+            self._auth,
+            self._find_vhost,
+            self._connection_limits,
+            peer=peer,
+            is_loopback=is_loopback(address),
+            address=address,
+            mechanisms=mechanisms_for(
+                self._mechanisms, certified if self._allows_external else None
+            ),
+        )
 
 
 @lru_cache(maxsize=8)

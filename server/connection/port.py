@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.vhost import VHost
     from vouchmq.server.connection.outbox import Outbox
     from vouchmq.server.connection.wire import Wire
-    from vouchmq.server.ledger.channel_recorder import PublishNumbers
+    from vouchmq.server.ledger.publish_numbers import PublishNumbers
     from vouchmq.server.runtime.context import BrokerContext
 
 

@@ -19,19 +19,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import aiofiles
 import structlog
 import uvloop
 
 from vouchmq.server.admin.drain import DrainCommand
-from vouchmq.server.auth.authenticator import check_accounts, is_loopback
+from vouchmq.server.auth.authenticator import check_accounts
 from vouchmq.server.collector import settle_collector
 from vouchmq.server.connection.connection import Connection
-from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshake, Offer
-from vouchmq.server.connection.sasl import EXTERNAL, MECHANISMS, mechanisms_for
+from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshakes, Offer
+from vouchmq.server.connection.shared_timers import SharedTimers
 from vouchmq.server.definitions.file import Content, DefinitionsError, reading
 from vouchmq.server.definitions.importer import Importer, PartlyAppliedError, drain
 from vouchmq.server.edge.admission import Admission, EpollWatch
@@ -53,7 +53,6 @@ from vouchmq.server.edge.process import (
 )
 from vouchmq.server.edge.progress import RecoveryProgress
 from vouchmq.server.edge.ready_file import ReadyFile
-from vouchmq.server.edge.replicated.membership import Membership, begin_again
 from vouchmq.server.edge.resource_checks import ResourceChecks
 from vouchmq.server.edge.shutdown import drain_clients, seal_journal
 from vouchmq.server.edge.subprocesses.management import start_management
@@ -77,6 +76,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
 
+    from vouchmq.server.edge.replicated.membership import Membership
     from vouchmq.server.edge.subprocesses.management import ManagementProcess
     from vouchmq.server.edge.tls import Certificate
     from vouchmq.server.runtime.runtime import BrokerRuntime
@@ -85,6 +85,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+# Only with a shared log: with what it imports it takes 2.5 MB of memory.
+MEMBERSHIP: Final = "vouchmq.server.edge.replicated.membership"
 TOKEN_OCTETS: Final = 16
 IGNORED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 # How long clients may take to close with a shared log, where another broker waits to take over.
@@ -125,7 +127,7 @@ def run(settings: Settings) -> int:
     finally:
         worker.close()
     if server.begins_again and not exit_code:
-        begin_again()
+        import_module(MEMBERSHIP).begin_again()
     return exit_code
 
 
@@ -145,10 +147,6 @@ class Server:
         self._exit_code = 0
         self._is_open = False
         self._stop_asked_at = 0.0
-        self._offer = new_offer(settings)
-        allowed: frozenset[str] = frozenset(settings.auth_mechanisms)
-        self._mechanisms = {name: one for name, one in MECHANISMS.items() if name in allowed}
-        self._allows_external = EXTERNAL in allowed
         # Before anything is opened: a fault in these files shall cost no recovery.
         check_accounts(settings.all_users())
         self._tls_context = server_context(settings) if settings.tls_port else None
@@ -158,8 +156,10 @@ class Server:
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file else None
         self._memory = MemoryGauge()
         require_memory(settings, self._memory.total_octets)
-        self._membership = (
-            Membership(settings, self._stopping.set, self._fatal) if settings.ha_log else None
+        self._membership: Membership | None = (
+            import_module(MEMBERSHIP).Membership(settings, self._stopping.set, self._fatal)
+            if settings.ha_log
+            else None
         )
         # Cold work on files of the ledger, one after the other.
         self._io_pool = ThreadPoolExecutor(1, "ledger")
@@ -169,6 +169,7 @@ class Server:
         self._ledger_files = self._new_ledger_files()
         self._disk_watch_thread: DiskWatchThread | None = None
         self._runtime: BrokerRuntime
+        self._handshakes: Handshakes
         self._management: ManagementProcess
         self._importer: Importer
 
@@ -190,7 +191,7 @@ class Server:
             return 0
         self._is_open = True
         runtime = self._runtime
-        self._offer = self._offer.on(runtime.broker.data_directory)
+        self._handshakes = new_handshakes(self._settings, runtime)
         loop.add_reader(runtime.commit.fileno, runtime.commit.on_readable)
         # With this sync those segments go of which nothing is left: starts without any traffic
         # must not pile up files.
@@ -205,14 +206,15 @@ class Server:
             self._settings.deliver_high_water_bytes,
             raise_descriptor_limit(),
             look=checks.look,
-            is_short=lambda: runtime.memory_relief.is_refusing,
+            is_short=runtime.memory_relief.is_refusing,
             admission=admission,
             handshake_timeout_s=runtime.context.limits.handshake_timeout_s,
+            call_later=SharedTimers(loop).call_later,
         )
-        servers = await _servers(loop, listening.sockets, lambda: SocketProtocol(listener))
+        servers = await _servers(loop, listening.sockets, partial(SocketProtocol, listener))
         if self._tls_context is not None:
             tls = self._tls = TlsListener(listener, self._tls_context, self._name_of)
-            servers += await _servers(loop, listening.tls_sockets, lambda: TlsProtocol(tls))
+            servers += await _servers(loop, listening.tls_sockets, partial(TlsProtocol, tls))
         control_server = await self._control_server(loop, listening, servers)
         checks.start()
         for number in SIGNALS:
@@ -422,8 +424,8 @@ class Server:
         path = self._settings.load_definitions
         content = Content()
         with definitions_faults(path):
-            async with aiofiles.open(path, encoding="utf-8") as file:
-                text = await file.read()
+            async with import_module("aiofiles").open(path, encoding="utf-8") as file:
+                text: str = await file.read()
             await in_slices(reading(text, content))
             if self._is_to_skip(content):
                 return
@@ -593,18 +595,7 @@ class Server:
         )
 
     def _new_connection(self, edge: SocketProtocol, peer: str) -> Connection:
-        handshake = Handshake(
-            self._offer,
-            self._runtime.authenticator,
-            self._runtime.broker.vhosts.get,
-            self._runtime.connection_limits,
-            peer=edge.name,
-            is_loopback=is_loopback(peer),
-            address=peer,
-            mechanisms=mechanisms_for(
-                self._mechanisms, edge.certified if self._allows_external else None
-            ),
-        )
+        handshake = self._handshakes.begin(edge.name, peer, edge.certified)
         return Connection(self._runtime.context, self._runtime.connections, edge, handshake)
 
     def _stop(self, signal_name: str) -> None:
@@ -634,9 +625,9 @@ class Server:
         self._stopping.set()
 
 
-def new_offer(settings: Settings) -> Offer:
-    """What the broker tells clients of itself, and what it offers them."""
-    return Offer(
+def new_handshakes(settings: Settings, runtime: BrokerRuntime) -> Handshakes:
+    """With what the broker tells clients of itself, and what it offers them."""
+    offer = Offer(
         node=settings.node,
         product=settings.compat_product,
         version=settings.compat_version or VERSION,
@@ -654,6 +645,13 @@ def new_offer(settings: Settings) -> Offer:
             )
             if is_off
         ),
+    )
+    return Handshakes(
+        offer.on(runtime.broker.data_directory),
+        runtime.authenticator,
+        runtime.broker.vhosts.get,
+        runtime.connection_limits,
+        settings.auth_mechanisms,
     )
 
 

@@ -33,6 +33,7 @@ from vouchmq.server.edge.listener import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from vouchmq.server.connection.wire import Timer
     from vouchmq.server.edge.tls import Certificate
 
 log = structlog.get_logger(__name__)
@@ -71,7 +72,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls_protocol = tls.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._socket: asyncio.Transport
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: Timer | None = None
         self._protocol: SocketProtocol | None = None
         self._has_spoken = False
         # As in `SocketProtocol`: None when it is heard.
@@ -90,7 +91,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
             self._socket.abort()
             return
         self._listener.greeted.add(self)
-        self._timer = self._listener.loop.call_later(HANDSHAKE_S, self._timeout)
+        self._timer = self._listener.call_later(HANDSHAKE_S, self._timeout)
         if not self._listener.admission.is_heard_at_once(self):
             self._early = b""
             self._listener.loop.call_soon(self._hold_back)
@@ -174,7 +175,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         if self._socket.is_closing():
             return
         self._cancel_timer()
-        self._timer = self._listener.loop.call_later(HANDSHAKE_S, self._timeout)
+        self._timer = self._listener.call_later(HANDSHAKE_S, self._timeout)
         octets = early or read_now(self._descriptor)
         if octets:
             self._receive(memoryview(octets))
@@ -256,7 +257,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         self._timer = None
         if self._listener.admission.has_spoken(self):
             # It waits for us.
-            self._timer = self._listener.loop.call_later(HANDSHAKE_S, self._timeout)
+            self._timer = self._listener.call_later(HANDSHAKE_S, self._timeout)
         elif self._is_refused:
             self._socket.abort()
         else:
@@ -271,7 +272,7 @@ class TlsProtocol(asyncio.BufferedProtocol):
         self._flush()
         self._socket.write_eof()
         self._cancel_timer()
-        self._timer = self._listener.loop.call_later(LINGER_S, self._timeout)
+        self._timer = self._listener.call_later(LINGER_S, self._timeout)
 
     def _tell(self, reason: str) -> None:
         peer = shown(self._socket.get_extra_info("peername"))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from vouchmq.server.broker.queues.api import Queue
-    from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder, PublishNumbers
+    from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
+    from vouchmq.server.ledger.publish_numbers import PublishNumbers
 
 
 class RunningLedger(Protocol):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from vouchmq.server.channel.route import Route
     from vouchmq.server.channel.unacked import UnackedBatch
     from vouchmq.server.ledger.names import Names
+    from vouchmq.server.ledger.publish_numbers import PublishNumbers
     from vouchmq.server.ledger.writer import LedgerWriter
 
     # The number of a route in the ledger, and the queues that it leads to, also as text.
@@ -42,25 +43,6 @@ RETURNED: Final = {
     Outcome.LOOKED_AT: "look",
     Outcome.LOST: "channel",
 }
-
-
-class PublishNumbers:
-    """What the ledger calls a connection, and how far its channels have counted their publishes.
-
-    `by_channel` has the last publish number of each channel that the connection has had; they go on
-    where a channel is opened again. All of it is of one epoch of the ledger; 0 is none.
-    """
-
-    __slots__ = ("by_channel", "connection", "epoch")
-
-    def __init__(self) -> None:
-        self.begin(0, 0)
-
-    def begin(self, epoch: int, connection: int) -> None:
-        """Count anew, under this number of the connection."""
-        self.epoch = epoch
-        self.connection = connection
-        self.by_channel: dict[int, int] = {}
 
 
 class Run:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.channel.channel import Channel
-    from vouchmq.server.ledger.channel_recorder import PublishNumbers
+    from vouchmq.server.ledger.publish_numbers import PublishNumbers
     from vouchmq.server.ledger.writer import LedgerWriter
     from vouchmq.server.runtime.context import BrokerContext
 

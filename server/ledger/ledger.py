@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder, PublishNumbers
+from vouchmq.server.ledger.channel_recorder import ChannelEventRecorder
 from vouchmq.server.ledger.inventory import InventoryJob, LedgerConnection
 from vouchmq.server.ledger.names import Names
+from vouchmq.server.ledger.publish_numbers import PublishNumbers
 from vouchmq.server.ledger.writer import LedgerWriter, Sink
 
 if TYPE_CHECKING:

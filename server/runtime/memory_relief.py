@@ -103,7 +103,6 @@ class MemoryRelief:
         self._restrained: set[Holder] = set()
         self.closed_count = 0
 
-    @property
     def is_refusing(self) -> bool:
         """True while new connections would take what others have just been closed for."""
         return self._clock() - self._closed_at < REFUSING_S

@@ -10,14 +10,14 @@ Spec: HTTP-23, HTTP-33
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from vouchmq.server.admin.totals import message_count
 from vouchmq.server.admin.views import Selection
-from vouchmq.server.broker.counters import QueueCounters
+from vouchmq.server.broker.counters import ChannelCounters, ConnectionCounters, QueueCounters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,7 +75,9 @@ class TotalsOfVHosts:
         queues = QueueCounters()
         for counted_before in vhost.deleted_counters.by_type.values():
             queues.add(counted_before)
-        channels, octets = replace(vhost.closed_channels), replace(vhost.closed_connections)
+        channels, octets = ChannelCounters(), ConnectionCounters()
+        channels.add(vhost.closed_channels)
+        octets.add(vhost.closed_connections)
         open_channels = [each[1] for each in self._views.each_channel(here) if each is not None]
         octets_of = [
             each.counters for each in self._views.each_connection(here) if each is not None

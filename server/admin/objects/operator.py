@@ -35,7 +35,7 @@ from vouchmq.server.channel.channel import Channel
 from vouchmq.server.channel.methods import handle
 from vouchmq.server.connection.committed import new_outbox
 from vouchmq.server.connection.outbox import nothing
-from vouchmq.server.ledger.channel_recorder import PublishNumbers
+from vouchmq.server.ledger.publish_numbers import PublishNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,8 +14,9 @@ from vouchmq.server.edge.listener import (
 class Timer:
     """A timer that rings by hand."""
 
-    def __init__(self, delay_s: float, callback: Callable[[], None]) -> None:
+    def __init__(self, delay_s: float, callback: Callable[[], None], now: float = 0.0) -> None:
         self.delay_s = delay_s
+        self.due_at = now + delay_s
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
@@ -34,7 +35,7 @@ class Loop:
         return self.now
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        self.timers.append(Timer(delay_s, callback))
+        self.timers.append(Timer(delay_s, callback, self.now))
         return self.timers[-1]
 
     def call_soon(self, callback: Callable[[], None]) -> None:

@@ -213,7 +213,7 @@ class TestRelief:
         return memory_relief.look()
 
     def refuses(self, memory_relief: MemoryRelief) -> bool:
-        return memory_relief.is_refusing
+        return memory_relief.is_refusing()
 
     def test_nobody_is_closed_while_memory_is_not_low(
         self, world: World, memory_relief: MemoryRelief
