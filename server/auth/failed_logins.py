@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Buckets kept; the one that has been quiet longest goes first.
-MOST_BUCKETS: Final = 10_000
+MOST_BUCKETS: int = 10_000
 ADDRESSES_KNOWN: Final = 1024
 # Whoever has one address of IPv6 has all of its network.
 IPV6_PREFIX: Final = 64

@@ -29,5 +29,5 @@ def test_every_copy_has_the_outcome_that_its_queue_says(first: int, is_rough: bo
 
 def test_a_ledger_that_forgets_an_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueueEventRecorder, "back", lambda self, messages: None)
-    outcomes = (history.run_ledger(seed, is_rough=True) for seed in (9017, 9023))
+    outcomes = (history.run_ledger(seed, is_rough=True) for seed in (9005, 9018))
     assert any(isinstance(outcome.failure, Violation) for outcome in outcomes)
