@@ -17,7 +17,6 @@ reader's frame-by-frame way finds the exact error.
 
 from __future__ import annotations
 
-from operator import itemgetter
 from struct import Struct
 from typing import Final
 
@@ -39,8 +38,6 @@ METHOD_HEADER: Final = Struct(">BHII")
 HEADER_AND_IDS: Final = Struct(">BHIIq")
 TAG: Final = Struct(">Q")
 OCTETS: Final = [bytes((octet,)) for octet in range(256)]
-RAW_OF: Final = itemgetter(0)
-TAIL_OF: Final = itemgetter(1)
 SIZE: Final = Struct(">I")
 
 FRAME_END: Final = 0xCE
@@ -65,13 +62,6 @@ PROPERTIES_AT: Final = 19
 NOTES_FRAME: Final = 0xF7
 SMALLEST_CONTENT_HEADER: Final = 14
 DELIVER_METHOD: Final = b"\x00\x3c\x00\x3c"
-# Interpreted, deliveries of contents of one size are encoded together: from so many on, so many at
-# a time, and only small ones, for they are copied.
-ALIKE_DELIVERIES: Final = 16
-TOGETHER: Final = 256
-SMALL_OCTETS: Final = 8192
-# The lowest octet of that many tags from any one on.
-LOW_OCTETS: Final = bytes(range(256)) * 2
 
 # Property blocks repeat: most publishers send the same one for ever. Those with a message-id
 # or a timestamp do not, so what is remembered is bounded and simply forgotten when full.
@@ -356,78 +346,9 @@ def encode_deliveries(
         limits: the peer's frame_max in octets (0: none), and the highest `seq` that had been
             handed out before: what is not above it is marked redelivered (ACK-12)
     """
-    parts: list[Piece] = []
-    count = len(messages)
-    at = 0
-    # Compiled, the loop over the messages is quicker.
-    if count >= ALIKE_DELIVERIES and not native.IS_NATIVE and messages[0][2] > limits[1]:
-        most = min(limits[0], SMALL_OCTETS)
-        while at < count:
-            some = messages[at : at + TOGETHER] if count > TOGETHER else messages
-            rows = alike_deliveries(some, tag + at, channel, consumer, most)
-            if rows is None:
-                break
-            parts.append(rows)
-            at += len(some)
-    if at < count:
-        rest = messages[at:] if at else messages
-        add_deliveries(parts, rest, tag + at, channel, consumer, limits)
-    return parts
-
-
-def alike_deliveries(
-    messages: list[Message], tag: int, channel: bytes, consumer: bytes, most: int
-) -> memoryview | None:
-    """Encode deliveries that differ in the last two octets of the tag and in contents of one size.
-
-    They are the rows of a matrix: nothing here is done for each message but by a loop in C. None
-    unless all are alike, on that channel and no larger than `most`.
-    """
-    count = len(messages)
-    raw, tail, _, _ = messages[0]
-    size = len(raw)
-    if size > most or raw[1:3] != channel or (tag ^ (tag + count - 1)) >> 16:
-        return None
-    if len(messages[count // 2][0]) != size or len(messages[-1][0]) != size:
-        return None  # as most are that are not alike
-    raws: list[bytes] = list(map(RAW_OF, messages))
-    if list(map(len, raws)).count(size) != count:
-        return None
-    if list(map(TAIL_OF, messages)).count(tail) != count:
-        return None
-    octets = SIZE.pack(len(DELIVER_METHOD) + len(consumer) + 9 + len(tail))
-    head = b"".join((b"\x01", channel, octets, DELIVER_METHOD, consumer))
-    lead = b"".join((head, TAG.pack(tag), b"\x00", tail, b"\xce"))
-    row = len(lead) + size
-    raws.insert(0, b"")
-    rows = bytearray(lead).join(raws)
-    number_at = len(lead) + 1
-    if (
-        rows[number_at::row] != channel[:1] * count
-        or rows[number_at + 1 :: row] != channel[1:] * count
-    ):
-        return None
-    last = len(head) + 7
-    low = tag & 0xFF
-    rows[last::row] = LOW_OCTETS[low : low + count]
-    if low + count > 256:
-        high = tag >> 8 & 0xFF
-        column = OCTETS[high] * (256 - low) + OCTETS[high + 1] * 256
-        rows[last - 1 :: row] = column[:count]
-    return memoryview(rows)
-
-
-def add_deliveries(
-    parts: list[Piece],
-    messages: list[Message],
-    tag: int,
-    channel: bytes,
-    consumer: bytes,
-    limits: tuple[int, int],
-) -> None:
-    """Add the parts of any deliveries; see `encode_deliveries`."""
     most: i64 = limits[0]
     mark = limits[1]
+    parts: list[Piece] = []
     mine = b"\x02" + channel
     fresh = messages[0][2] > mark
     last_tail: bytes | None = None
@@ -459,6 +380,7 @@ def add_deliveries(
         else:
             parts += content_pieces(raw, channel, most)
         number += 1
+    return parts
 
 
 def content_pieces(raw: bytes, channel: bytes, frame_max: int) -> list[Piece]:

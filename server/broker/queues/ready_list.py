@@ -13,9 +13,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from vouchmq.protocol.runs import RAW_OF, body_size
+from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.message import Message, lsn_of, lsns_of, seq_of
 from vouchmq.server.broker.paging.pager import (
     LEAST_OCTETS,
@@ -45,6 +46,7 @@ FEW_MESSAGES: Final = 64
 NEAR: Final = 256
 # What came back is merged with the rest so many messages at a time.
 PIECE_MESSAGES: Final = 1024
+RAW_OF: Final = itemgetter(0)
 # Of a purge one piece: so many spans of what is on disk, and so small a share of what is in memory
 # where features look at each message (LIMIT-23).
 PURGE_SPANS: int = 512

@@ -10,12 +10,9 @@ from pamqp import commands
 
 from tests import wire
 from tests.both_ways import reading
-from vouchmq.protocol import native
 from vouchmq.protocol.fields import encode_shortstr
 from vouchmq.protocol.runs import (
     Message,
-    Piece,
-    add_deliveries,
     body_size,
     content_pieces,
     encode_deliveries,
@@ -206,51 +203,6 @@ class TestDeliveries:
         heard = deliveries(encode(messages, mark=mark))
         told = [what.method.redelivered for what in heard]  # type: ignore[attr-defined]
         assert told == redelivered
-
-    @pytest.mark.parametrize("count", [15, 16, 17, 255, 256, 257, 700])
-    @pytest.mark.parametrize("first", [1, 200, 65_400, (1 << 32) - 200, (1 << 62) - 100])
-    def test_contents_of_one_size_are_told_as_others_are(
-        self, monkeypatch: pytest.MonkeyPatch, first: int, count: int
-    ) -> None:
-        monkeypatch.setattr(native, "IS_NATIVE", False)
-        tail = tail_of("x", "a")
-        bodies = [bytes((number % 251, number % 7)) * 20 for number in range(count)]
-        messages = [
-            (raw_of(body, channel=7), tail, 2 * number + 1, 0)
-            for number, body in enumerate(bodies, 1)
-        ]
-        octets = encode(messages, tag=first)
-        parts: list[Piece] = []
-        add_deliveries(parts, messages, first, b"\x00\x07", encode_shortstr("c"), (NO_LIMIT, 0))
-        assert octets == b"".join(parts)
-        heard = deliveries(octets)
-        assert [what.body for what in heard] == bodies
-        tags = [what.method.delivery_tag for what in heard]  # type: ignore[attr-defined]
-        assert tags == [*range(first, first + count)]
-
-    @pytest.mark.parametrize("at", [0, 1, 9, 19])
-    @pytest.mark.parametrize("what", ["size", "tail", "channel", "notes", "frame_max", "mark"])
-    def test_one_that_is_not_like_the_others(
-        self, monkeypatch: pytest.MonkeyPatch, what: str, at: int
-    ) -> None:
-        monkeypatch.setattr(native, "IS_NATIVE", False)
-        tail = tail_of("x", "a")
-        messages = [(raw_of(b"body", channel=7), tail, 2 * at + 2, 0) for at in range(20)]
-        raw, _, seq, _ = messages[at]
-        other = {
-            "size": (raw_of(b"other", channel=7), tail, seq, 0),
-            "tail": (raw, tail_of("x", "b"), seq, 0),
-            "channel": (raw_of(b"body", channel=8), tail, seq, 0),
-            "notes": (raw_of(b"body", channel=7 << 8), tail, seq, 0),
-            "frame_max": (raw_of(b"b" * 5000, channel=7), tail, seq, 0),
-            "mark": (raw, tail, seq, 0),
-        }[what]
-        messages[at] = other
-        limits = (4096, seq if what == "mark" else 0)
-        parts: list[Piece] = []
-        add_deliveries(parts, messages, 250, b"\x00\x07", encode_shortstr("c"), limits)
-        octets = encode(messages, tag=250, mark=limits[1], frame_max=limits[0])
-        assert octets == b"".join(parts)
 
     def test_equal_tails_of_two_objects_are_told_alike(self) -> None:
         tails = [tail_of("x", "q"), bytes(bytearray(tail_of("x", "q"))), tail_of("y", "q")]
