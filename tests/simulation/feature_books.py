@@ -460,6 +460,9 @@ class Books:
         waits = any(port.capacity(message[0]) > 0 for port in ports)
         if is_first and waits and classic(queue).subscribers.single_active is None:
             raise Violation(f"{copy.number} was dropped in {copy.place[0]}, and wanted (LEN-04)")
+        if is_first:
+            # Those behind it, perhaps of a lower priority, were not at the head before.
+            self.unserved = ""
 
     def deadline_ms(self, queue: Queue, copy: Copy) -> int | None:
         """TTL-01: the smaller of the two."""

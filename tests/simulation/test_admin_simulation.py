@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vouchmq.server.broker.vhost import VHost
 
 # As many histories as a planted bug may survive.
-MOST_SEEDS = 40
+MOST_SEEDS = 80
 
 
 @pytest.mark.parametrize("seed", range(900, 908))

@@ -85,7 +85,9 @@ def test_finds_a_dead_letter_that_misses_a_target(monkeypatch: pytest.MonkeyPatc
 def test_finds_counts_that_are_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     """REDELIVER-13."""
     monkeypatch.setattr(redelivery.Redelivery, "_count_lsn", lambda self, lsn, counts: None)
-    assert "known differently" in caught()
+    failure = caught()
+    # One that had been returned too often is there again.
+    assert "known differently" in failure or "came back" in failure
 
 
 def test_finds_a_mark_that_is_that_of_another_level(monkeypatch: pytest.MonkeyPatch) -> None:
