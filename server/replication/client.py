@@ -9,7 +9,8 @@
 A request is sent once. When its connection is lost, or when it is too old, it has failed, and
 whoever asked decides what follows: only that one knows what a second request would do. The limit is
 one of age, so that other traffic does not prolong it. A server that has sent nothing at all between
-half of a request's limit and its end is left for the next one.
+half of a request's limit and its end is left for the next one, and passed over for `SILENT_S`: one
+that is paused still takes connections, and each would cost the whole limit of the handshake.
 
 A request takes two hops and two wake-ups less if the server has what is asked for. So a client may
 be told by name which one that is (`prefer`): it connects there as well, and goes on there between
@@ -44,6 +45,8 @@ FIRST_DELAY_S: Final = 0.1
 LONGEST_DELAY_S: Final = 1.0
 # A server that was left was left for a reason, whoever recommends it.
 AVOID_S: Final = 60.0
+# A server that did not answer is tried again after so long, or when no other is left.
+SILENT_S: Final = 10.0
 
 
 @dataclass(slots=True)
@@ -114,6 +117,8 @@ class Client:
         # What servers call themselves, and when they were left.
         self._names: dict[Server, str] = {}
         self._left_at: dict[Server, float] = {}
+        # When they were found not to answer.
+        self._silent_at: dict[Server, float] = {}
         # The request whose answer is being told.
         self._answering = 0
         self._requests: dict[int, _Request] = {}
@@ -238,6 +243,7 @@ class Client:
         """A server has accepted this client."""
         if self._connection is not None:
             self._note_name(self._connection)
+            self._silent_at.pop(self._connection.server, None)
         self._failed_servers = 0
         self._delay_s = FIRST_DELAY_S
         self._was_up = True
@@ -266,10 +272,13 @@ class Client:
 
     def closed(self, reason: str) -> None:
         """Try the next server; what was under way has failed."""
+        server = self._servers[self._next]
+        if self._connection is not None and self._connection.is_silent:
+            self._silent_at[server] = self._loop.time()
         self._connection = None
         self._drop_second()
         self.trouble = reason
-        self._next = (self._next + 1) % len(self._servers)
+        self._next = self._following()
         if not self._is_stopped:
             self._connect_later()
         if self._was_up:
@@ -322,6 +331,20 @@ class Client:
     def _note_name(self, connection: Connection) -> None:
         self._names[connection.server] = str(connection.info.get("server_name", ""))
 
+    def _following(self) -> int:
+        """The place of the next server that may answer; of the next one if none does."""
+        now = self._loop.time()
+        count = len(self._servers)
+        places = [(self._next + step) % count for step in range(1, count + 1)]
+        return next(
+            (
+                each
+                for each in places
+                if now - self._silent_at.get(self._servers[each], -SILENT_S) >= SILENT_S
+            ),
+            places[0],
+        )
+
     def _connect_later(self) -> None:
         self._failed_servers += 1
         if self._failed_servers < len(self._servers):
@@ -350,7 +373,7 @@ class Client:
             age_s = now - request.sent_at
             if age_s >= request.limit_s:
                 if connection is not None and request.count_at_ping == connection.received_count:
-                    is_silent = True
+                    is_silent = connection.is_silent = True
                 self._fail(number, f"no answer after {request.limit_s:g} s")
             elif age_s >= request.limit_s / 2 and request.count_at_ping < 0 and connection:
                 request.count_at_ping = connection.received_count

@@ -91,6 +91,8 @@ class Connection(asyncio.Protocol):
         self.info: dict[str, Any] = {}
         # Counts what has come: one whose count stands still may be dead.
         self.received_count = 0
+        # The server does not answer, as far as anybody has found out.
+        self.is_silent = False
         self._options = options
         self._subjects = list(subjects)
         self._owner = owner
@@ -300,6 +302,7 @@ class Connection(asyncio.Protocol):
             self._greet()
 
     def _too_late(self) -> None:
+        self.is_silent = True
         step = "accepted this client" if self._is_greeted else "said anything"
         self.close(f"it has not {step} after {self._options.handshake_limit_s:g} s")
 

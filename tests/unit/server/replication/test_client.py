@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -209,6 +210,49 @@ async def test_a_silent_server_is_left() -> None:
         await told.wait_for("silent failed", "down")
         await until(lambda: client.is_up)
         assert client.server == str(second.address)
+
+
+def speaks_to(client: Client, server: ScriptedServer) -> bool:
+    """Whether that server is the one that accepts requests."""
+    return client.is_up and client.server == str(server.address)
+
+
+async def test_a_silent_server_is_passed_over_while_others_answer() -> None:
+    """One that is paused takes connections; each would cost the limit of the handshake."""
+    told = Told()
+    async with (
+        ScriptedServer(echo) as first,
+        ScriptedServer(echo) as second,
+        ScriptedServer(echo) as third,
+        connected([first.address, second.address, third.address], told) as client,
+    ):
+        await told.wait_for("up")
+        first.answers_pings = False
+        ask(client, told, "silent", limit_s=0.2)
+        await told.wait_for("silent failed")
+        for left, taken in [(second, third), (third, second), (second, third)]:
+            await until(partial(speaks_to, client, left))
+            left.drop()
+            await until(partial(speaks_to, client, taken))
+        assert first.connections == 1
+
+
+async def test_a_silent_server_is_tried_again_when_no_other_answers() -> None:
+    told = Told()
+    options = Options(handshake_limit_s=0.2)
+    async with (
+        ScriptedServer(echo) as first,
+        ScriptedServer(echo) as second,
+        connected([first.address, second.address], told, options) as client,
+    ):
+        await told.wait_for("up")
+        first.answers_pings = second.answers_pings = False
+        ask(client, told, "silent", limit_s=0.2)
+        await told.wait_for("silent failed", "down")
+        await until(lambda: second.connections and first.connections > 1)
+        first.answers_pings = True
+        await until(lambda: client.is_up)
+        assert client.server == str(first.address)
 
 
 async def test_a_server_that_stops_is_left() -> None:
