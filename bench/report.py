@@ -130,7 +130,7 @@ def _lines(row: Row, names: Sequence[str], judged: Sequence[Verdict]) -> Iterato
     mine = [entry for entry in judged if entry.target.scenario == row.scenario.name]
     shown = [row.scenario.headline, *(entry.target.value for entry in mine), *row.scenario.also]
     measured = [value for value in LATENCIES if any(row.spread(name, value) for name in names)]
-    values = list(dict.fromkeys([*shown, *measured, "cpu_us"]))
+    values = list(dict.fromkeys([*shown, *measured, "cpu_us", "machine_cpu_us"]))
     if row.errors():
         values = values[:1]
     label = row.scenario.name

@@ -260,3 +260,4 @@ def test_a_whole_run_against_the_sink(tmp_path: Path) -> None:
         assert played["error"] == ""
         assert played["values"]["rate_per_s"] > 0
         assert played["values"]["cpu_us"] > 0
+        assert played["values"]["machine_cpu_us"] > 0
