@@ -3,6 +3,7 @@
 `Turn.run` does, in this order:
 
     put-off work                        `later`
+    the delivery of a message alone     `Queue.mark_ahead`, if it is sure to follow
     the journal, one block              `Writer.write`
     one dispatch per queue that asked   `wants_dispatch`, bounded by `DISPATCH_S`
     confirms that wait for nothing      `wants_release`
@@ -23,8 +24,10 @@ outboxes and unacked lists; keeping it, a third kind of message, neither stored 
 (decision 0003).
 
 What it costs: a second small block in turns that deliver, which is within the noise of throughput
-and latency there. What a turn causes anew is left to the next one, so one chain of causes can take
-several turns. A bug in one queue or channel is reported and stops no other.
+and latency there. A message that comes alone would notice it most, and needs none: the first block
+says that it is delivered, as nothing can come between (`Queue.mark_ahead`). What a turn causes anew
+is left to the next one, so one chain of causes can take several turns. A bug in one queue or
+channel is reported and stops no other.
 
 The sync comes last, and if something was said, when the sockets have it: waking the helper, or
 waiting for the disk, would keep deliveries waiting that need no sync. Of a large block it begins
@@ -269,6 +272,8 @@ class Turn:
             for job in work:
                 self._guard(job)
         self._owes_write = False
+        if len(self._queues) == 1 and self.delivers:
+            self._guard(self._queues[0].mark_ahead)
         self._write()
         queues, self._queues = self._queues, []
         if queues and self.delivers:

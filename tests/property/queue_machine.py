@@ -151,6 +151,9 @@ class QueueMachine(RuleBasedStateMachine):
         before = {consumer.name: len(consumer.served) for consumer in self.served_order}
         held = {consumer.name: len(consumer.held) for consumer in self.served_order}
         dealt = self.deal() if asked else {consumer.name: [] for consumer in self.served_order}
+        if asked:
+            # As the turn does: what it logs ahead of the dispatch must come true.
+            self.stage.queue.mark_ahead()
         self.stage.turn.run()
         for consumer in self.served_order:
             mine = consumer.served[before[consumer.name] :]

@@ -131,6 +131,17 @@ class Queue(QueueLike, Protocol):
     def dispatch(self) -> None:
         """Hand ready messages to consumers, as far as fits in one turn."""
 
+    def mark_ahead(self) -> None:
+        """Log a delivery that is certain, in the block that is about to be written.
+
+        This queue is the next to be dispatched, behind that block. A message that comes alone is
+        then in one block with the mark of its delivery, as is the ack of a consumer that takes one
+        at a time with the mark of its next message. Nothing may come between that takes the head
+        away, or the consumer's room: writing the journal does neither, unless the disk refuses the
+        message. Then the mark stays and speaks of nobody, as what comes later has a higher LSN.
+        """
+        return
+
     def credit_available(self, consumer: ConsumerPort | None) -> None:
         """A consumer may have room which it had not, or something else has changed: see `wake`."""
         del consumer

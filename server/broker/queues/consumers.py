@@ -12,7 +12,10 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from vouchmq.server.broker.message import lsn_of
+
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Iterator
 
     from vouchmq.server.broker.message import Message
@@ -291,6 +294,24 @@ class QueueConsumers:
             self._all_groups.sort(key=lambda each: -each.priority)
         group.add(consumer)
         self._group_of[consumer] = group
+
+    def certain_lsns(self, ready: deque[Message]) -> tuple[int, ...]:
+        """Return the LSN of the head if just that is sure to go, to somebody who owes an ack.
+
+        So it is with a message that comes alone, and with one consumer that takes one at a time.
+        """
+        groups = self.groups
+        if not ready or len(groups) != 1 or self.single_active is not None:
+            return ()
+        group, head = groups[0], ready[0]
+        if len(group) == 1:
+            only = group.oldest
+            is_sure = not only.no_ack and min(only.capacity(head[0]), len(ready)) == 1
+        else:
+            # Of several each may take one of several.
+            first = group.first_able(head[0]) if len(ready) == 1 else None
+            is_sure = first is not None and not first.no_ack
+        return (lsn_of(head[2]),) if is_sure else ()
 
     def _serve_no_more(self, consumer: ConsumerPort) -> bool:
         group = self._group_of.pop(consumer, None)

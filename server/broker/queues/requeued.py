@@ -12,11 +12,11 @@ from __future__ import annotations
 from heapq import heappop, heappush, heapreplace
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.server.broker.message import seq_of
+from vouchmq.server.broker.message import lsn_of, seq_of
 
 if TYPE_CHECKING:
     from collections import deque
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from vouchmq.server.broker.message import Message
 
@@ -104,3 +104,20 @@ class Requeued:
             self._stride = max(1, self._stride // 2)
         elif len(rest) < len(piece) // 4:
             self._stride = min(MOST_STRIDE, self._stride * 2)
+
+
+def forget_refused(
+    returned: Iterable[tuple[list[Message], object]], first_lsn: int
+) -> list[list[int]]:
+    """Take out of what came back the messages that the journal could not store, from an LSN on.
+
+    Returns:
+        the LSNs of those of each row that had any
+    """
+    refused: list[list[int]] = []
+    for messages, _ in returned:
+        gone = sorted(lsn_of(m[2]) for m in messages if m[2] & 1 and m[2] >= first_lsn * 2)
+        if gone:
+            messages[:] = [m for m in messages if not m[2] & 1 or m[2] < first_lsn * 2]
+            refused.append(gone)
+    return refused

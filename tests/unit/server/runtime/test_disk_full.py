@@ -59,12 +59,16 @@ def stored(number: int, key: str = "d", **more: str) -> bytes:
     return wire.publish(1, key, b"%d" % number, wire.persistent(), **more)  # type: ignore[arg-type]
 
 
-def numbers(world: DiskWorld, queue: str = "d") -> list[bytes]:
+def consumed(world: DiskWorld, queue: str = "d") -> list[wire.Heard]:
     """What another consumer gets from a queue."""
     client = other(world)
     client.method(1, commands.Basic.Consume(queue=queue, consumer_tag="c", no_ack=True))
-    _, *said = client.hear()
-    return [delivery(what)[2] for _, what in said]
+    return client.hear()[1:]
+
+
+def numbers(world: DiskWorld, queue: str = "d") -> list[bytes]:
+    """The bodies of that."""
+    return [delivery(what)[2] for _, what in consumed(world, queue)]
 
 
 def returns_of_head(world: DiskWorld) -> int:
@@ -137,6 +141,36 @@ class TestPublishes:
         client.send(stored(1))
         assert confirms(client.hear()) == [("Basic.Nack", 1, False)]
         assert taker.hear() == []
+
+    def test_a_message_is_in_one_block_with_its_delivery(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        taker = other(world)
+        taker.consume("d", "c")
+        written = world.disk.calls["write"]
+        client.send(stored(1))
+        assert [delivery(what)[3] for _, what in taker.hear()] == [False]
+        assert world.disk.calls["write"] == written + 1
+        world.sync()
+        again = world.after_power_cut()
+        assert [delivery(what)[3] for _, what in consumed(again)] == [True]
+
+    def test_the_delivery_of_a_refused_one_is_not_that_of_the_next(
+        self, world: DiskWorld, client: Client
+    ) -> None:
+        taker = other(world)
+        taker.consume("d", "c")
+        refuse(world)
+        client.send(stored(1))
+        client.hear()
+        taker.method(1, commands.Basic.Cancel(consumer_tag="c"))
+        world.check()
+        world.sync()
+        client.send(stored(2))
+        world.sync()
+        assert ("Basic.Ack", 2, False) in confirms(client.hear())
+        again = world.after_power_cut()
+        assert [delivery(what)[2:] for _, what in consumed(again)] == [(b"2", False)]
 
     def test_neither_does_get(self, world: DiskWorld, client: Client) -> None:
         taker = other(world)

@@ -67,7 +67,7 @@ class World:
         return work
 
     def queue(self, name: str, *, fails: bool = False, takes_s: float = 0.0) -> ClassicQueue:
-        """A queue of which the turn needs `dispatch` only."""
+        """A queue of which the turn needs `dispatch`, and `mark_ahead`, which leaves nothing."""
         return cast("ClassicQueue", Called(self.job(name, fails=fails, takes_s=takes_s)))
 
     def outbox(self, name: str, *, is_out: bool = True) -> Outbox:
@@ -89,8 +89,9 @@ class World:
 class Called:
     """Anything the turn may call."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
+    def __init__(self, work: Callable[[], None], ahead: Callable[[], None] | None = None) -> None:
         self.dispatch = work
+        self.mark_ahead = ahead or ignore
 
 
 class Unasked:
@@ -131,6 +132,21 @@ def test_what_one_queue_gives_another_is_written_before_that_one_delivers(world:
     world.turn.wants_dispatch(world.queue("third"))
     world.run()
     assert world.told == ["journal", "first", "releases", "journal", "third", "journal"]
+
+
+def test_a_queue_alone_logs_its_delivery_with_the_message(world: World) -> None:
+    queue = Called(world.job("dispatch"), world.job("mark"))
+    world.turn.wants_dispatch(cast("ClassicQueue", queue))
+    world.run()
+    assert world.told == ["mark", "journal", "dispatch", "journal"]
+
+
+def test_of_several_queues_none_logs_a_delivery_that_another_may_prevent(world: World) -> None:
+    for name in ("first", "second"):
+        queue = Called(world.job(name), world.job("mark"))
+        world.turn.wants_dispatch(cast("ClassicQueue", queue))
+    world.run()
+    assert world.told == ["journal", "first", "second", "journal"]
 
 
 def test_order_within_a_turn(world: World) -> None:

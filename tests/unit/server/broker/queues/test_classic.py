@@ -315,6 +315,47 @@ class TestRedelivery:
 
 
 class TestJournal:
+    @pytest.mark.parametrize(
+        ("count", "rooms", "marked"),
+        [
+            pytest.param(1, [None], 1, id="alone"),
+            pytest.param(1, [0, 1], 1, id="for one of several consumers"),
+            pytest.param(3, [1], 1, id="as much as there is room for"),
+            pytest.param(3, [None], 0, id="not the first of many"),
+            pytest.param(2, [1, 1], 0, id="not the first of several"),
+            pytest.param(1, [0], 0, id="no room"),
+            pytest.param(1, [0, 0], 0, id="nobody with room"),
+            pytest.param(1, [], 0, id="nobody"),
+        ],
+    )
+    def test_a_certain_delivery_is_logged_before_it_is_made(
+        self, stage: Stage, count: int, rooms: list[int | None], marked: int
+    ) -> None:
+        """Then the block of the message says it, and none is needed for that alone."""
+        ports = [stage.consume(str(number), left) for number, left in enumerate(rooms)]
+        stage.enqueue(count, stored=True)
+        stage.queue.mark_ahead()
+        assert stage.log.mark == marked
+        stage.turn.run()
+        assert stage.log.mark == sum(len(served(port)) for port in ports)
+        assert not any(redelivered for port in ports for _, redelivered in port.served)
+
+    def test_what_needs_no_ack_is_not_logged_before(self, stage: Stage) -> None:
+        stage.consume("alice", no_ack=True)
+        stage.enqueue(1, stored=True)
+        stage.queue.mark_ahead()
+        assert stage.log.mark == 0
+
+    def test_nor_what_is_to_come_behind_something_that_came_back(self, stage: Stage) -> None:
+        alice = stage.consume("alice")
+        stage.enqueue(1, stored=True)
+        stage.turn.run()
+        alice.give(1)
+        stage.queue.requeue([alice.held.pop()], Outcome.NACKED)
+        stage.enqueue(1, stored=True)
+        stage.queue.mark_ahead()
+        assert stage.log.mark == 1
+
     @pytest.mark.parametrize("consumer_count", [1, 2, 3])
     @pytest.mark.parametrize("count", [1, 2, 3, 7])
     def test_no_ack_deliveries_are_settled(
