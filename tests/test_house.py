@@ -127,6 +127,7 @@ ROOMS: Final[dict[str, Room]] = {
     # For BytesIO, which is memory and no file.
     "vouchmq.protocol.reader": Room(("vouchmq.protocol",), frozenset({"pamqp"}), frozenset({"io"})),
     "vouchmq.store": Room(("vouchmq.store",)),
+    "vouchmq.store.checksum": Room((), frozenset({"isal"})),
     # For sys.byteorder and sys.maxsize, which are constants.
     "vouchmq.store.journal.records": Room(("vouchmq.store",), world=frozenset({"sys"})),
     "vouchmq.store.disk": Room(("vouchmq.store",), world=DISK),

@@ -19,11 +19,11 @@ import os
 import shutil
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
-from zlib import crc32
 
 from vouchmq.server.backup import manifest as m
 from vouchmq.server.backup.hold import confirm, held
 from vouchmq.server.version import VERSION
+from vouchmq.store.checksum import crc32
 from vouchmq.store.disk import BACKUP_NAME, FileDisk, ReadOnlyDisk
 from vouchmq.store.inspection import Inspector
 from vouchmq.store.journal.end_mark import EndMarkFile

@@ -35,8 +35,8 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Final
-from zlib import crc32
 
+from vouchmq.store.checksum import crc32
 from vouchmq.store.compaction.victim import VictimSelector
 from vouchmq.store.journal import records
 from vouchmq.store.reading.block_contents import (

@@ -17,7 +17,8 @@ from __future__ import annotations
 import struct
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
-from zlib import crc32
+
+from vouchmq.store.checksum import crc32
 
 if TYPE_CHECKING:
     from vouchmq.store.disk import Disk, DiskFile, ReadableDisk, Syncable

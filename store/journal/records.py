@@ -38,8 +38,8 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from vouchmq.store.checksum import crc32
 from vouchmq.store.errors import UnsupportedFormat
 
 MAGIC: Final = b"VQJRNL"

@@ -24,8 +24,8 @@ It must not know segments, nor for whom the content is.
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
-from zlib import crc32
 
+from vouchmq.store.checksum import crc32
 from vouchmq.store.disk import Disk, DiskFile
 from vouchmq.store.journal.segment_pool import SPARE_SUFFIX, SegmentPool
 

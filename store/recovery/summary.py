@@ -18,8 +18,8 @@ import struct
 from array import array
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
-from zlib import crc32
 
+from vouchmq.store.checksum import crc32
 from vouchmq.store.journal import records
 from vouchmq.store.journal.block_buffer import put_numbers
 from vouchmq.store.journal.positions import WIDTH, Rows

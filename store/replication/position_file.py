@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
-from zlib import crc32
 
+from vouchmq.store.checksum import crc32
 from vouchmq.store.replication.log_view import Position
 from vouchmq.store.replication.record import ID_SIZE
 

@@ -33,8 +33,8 @@ on how it was put together; a pass over 512 KiB takes a fifth of a millisecond.
 import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
-from zlib import crc32
 
+from vouchmq.store.checksum import crc32
 from vouchmq.store.errors import UnsupportedFormat
 
 MAGIC: Final = b"VQRECD"
