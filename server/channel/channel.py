@@ -185,6 +185,11 @@ class Channel:
             self.counters.published += 1
 
     @property
+    def awaits_confirm(self) -> bool:
+        """True while a publish waits for the disk to be confirmed."""
+        return self.confirms is not None and self.confirms.waits
+
+    @property
     def is_barred(self) -> bool:
         """True while something declared on this channel is not yet on disk."""
         return self.barrier_lsn > self.context.watermark

@@ -1,5 +1,8 @@
 """One connection's side of the alarms: blocking while one is up, blocked once it publishes.
 
+Or at once, if the shared log has stalled and the client waits for it: who waits for each confirm
+would never publish again, and would not learn why.
+
 A blocked connection is not read at all, so acks, channel opens and its own close wait too
 (LIMIT-11); what is sent to it goes on. Must not know what raises an alarm.
 
@@ -72,6 +75,11 @@ class PublisherBlock:
         connection = self._connection
         connection.limit_unsent(is_tight=is_tight)
         if is_low and self._timer is None and connection.has_unfinished:
+            self.block()
+
+    def block_waiting(self) -> None:
+        """See `alarms.Publishing`."""
+        if self._timer is None and self._connection.awaits_commit:
             self.block()
 
     def unblock(self) -> None:

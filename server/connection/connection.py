@@ -458,6 +458,11 @@ class Connection:
         return self._reader.unfinished_octets > 0
 
     @property
+    def awaits_commit(self) -> bool:
+        """True while its client waits for a reply or a confirm of what is not safe yet."""
+        return self._held_until > 0 or any(each.awaits_confirm for each in self.channels.values())
+
+    @property
     def is_in_large_body(self) -> bool:
         return self._reader.is_in_large_body
 

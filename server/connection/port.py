@@ -95,5 +95,9 @@ class ConnectionPort(ChannelHost, Protocol):
     def has_unfinished(self) -> bool:
         """True while a content has begun to come in, and not ended."""
 
+    @property
+    def awaits_commit(self) -> bool:
+        """True while its client waits for a reply or a confirm of what is not safe yet."""
+
     def limit_unsent(self, *, is_tight: bool) -> None:
         """What may wait for the client: less while memory is tight."""

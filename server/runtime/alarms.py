@@ -42,6 +42,9 @@ class Publishing(Protocol):
     def block_publishing(self, *, is_tight: bool, is_low: bool) -> None:
         """Memory has become tight or low, or is so no longer (LIMIT-27)."""
 
+    def block_waiting(self) -> None:
+        """The shared log has stalled: who waits for it is told now (LIMIT-13)."""
+
     def unblock(self) -> None:
         """The last alarm has cleared: go on where reading stopped (LIMIT-12)."""
 
@@ -146,6 +149,9 @@ class Alarms:
             self.is_log_stalled = is_stalled
             self._tell("replication", is_stalled)
             self._update()
+            if is_stalled:
+                for connection in list(self._connections):
+                    connection.block_waiting()
 
     def _tell(self, resource: str, is_raised: bool, **values: int) -> None:
         event = "alarm.set" if is_raised else "alarm.cleared"

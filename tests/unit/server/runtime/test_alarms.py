@@ -17,11 +17,14 @@ class Peer:
 
     def __init__(self) -> None:
         self.is_blocking = False
-        self.unblocked = 0
+        self.unblocked = self.waited = 0
         self.pressed: list[tuple[bool, bool]] = []
 
     def block_publishing(self, *, is_tight: bool, is_low: bool) -> None:
         self.pressed.append((is_tight, is_low))
+
+    def block_waiting(self) -> None:
+        self.waited += 1
 
     def unblock(self) -> None:
         self.unblocked += 1
@@ -146,3 +149,15 @@ def test_an_alarm_in_between_keeps_the_rest(
     assert alarms.blocked_count == 1
     alarms.read(0, PLENTY)
     assert peers[-1].unblocked == 1
+
+
+def test_only_a_stalled_log_is_told_to_who_waits_for_it(alarms: Alarms) -> None:
+    peer = Peer()
+    alarms.enter(peer)
+    alarms.read(1001, PLENTY)
+    alarms.storage_failed(0)
+    assert peer.waited == 0
+    alarms.log_stalled(is_stalled=True)
+    alarms.log_stalled(is_stalled=True)
+    alarms.log_stalled(is_stalled=False)
+    assert peer.waited == 1

@@ -303,6 +303,28 @@ def test_publishers_are_blocked_by_an_alarm_while_the_log_stalls() -> None:
     assert client.names() == ["Connection.Unblocked", "Basic.Ack"]
 
 
+def test_who_waits_for_the_log_is_blocked_when_it_stalls() -> None:
+    """A client that waits for each confirm would never publish again, and not learn why."""
+    node = LeadingNode()
+    waits, rests, declares = node.confirming(), node.confirming(), node.confirming()
+    waits.send(wire.publish(1, "q", b"x", PERSISTENT))
+    declares.method(1, commands.Queue.Declare(queue="new", durable=True))
+    node.world.run_turns()
+    alarms = node.world.runtime.alarms
+    alarms.log_stalled(is_stalled=True)
+    assert waits.names() == ["Connection.Blocked"]
+    assert declares.names() == ["Connection.Blocked"]
+    assert rests.hear() == []
+    assert alarms.blocked_count == 2
+    node.world.sync()
+    node.commit()
+    alarms.log_stalled(is_stalled=False)
+    node.world.run_turns()
+    assert waits.names() == ["Basic.Ack", "Connection.Unblocked"]
+    assert declares.names() == ["Queue.DeclareOk", "Connection.Unblocked"]
+    assert rests.hear() == []
+
+
 def ready_count(node: LeadingNode) -> int:
     return node.world.runtime.broker.vhosts["/"].queues["q"].ready_count
 
