@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.replicated.floor import append, stream_on
+from bench.replicated.nodes import log_servers
 from tests.engine.servers import MISSING, program
 
 pytestmark = [
@@ -33,3 +35,10 @@ def test_rows_and_pauses_have_figures(tmp_path: Path) -> None:
     assert row["vouchmq_log"]["rate_per_s"]["median"] > 0
     assert take_over["vouchmq_log"]["pause_s"]["median"] > 0
     assert hand_over["vouchmq_log"]["pause_s"]["median"] > 0
+
+
+def test_a_bare_client_appends_to_the_leader_of_a_stream(tmp_path: Path) -> None:
+    found = program()
+    assert found is not None
+    with log_servers(found, tmp_path) as logs:
+        assert append(stream_on(logs), 100, 0.2) > 0
