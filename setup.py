@@ -101,6 +101,7 @@ def extensions() -> list[Extension]:
 if __name__ == "__main__":
     # What an isolated build fetches: mypy has mypyc, and looks at the types of the others.
     needed = ["mypy>=2.4", "msgspec>=0.20", "pamqp>=4,<5", "regex", "structlog>=24.4"]
+    needed += ["isal>=1.7; platform_machine in 'x86_64 AMD64 aarch64 arm64'"]
     setup(
         ext_modules=extensions(),
         setup_requires=needed if wanted() and has_compiler() else [],
