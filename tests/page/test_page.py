@@ -256,6 +256,7 @@ LEADER = {
     "sequence": 70123,
     "uncommitted_bytes": 0,
     "trouble": "",
+    "log": {"bytes": 3 << 30, "max_bytes": 200 << 30, "replicas": 3, "current_replicas": 3},
     "standbys": [
         {
             "node": "broker-b",
@@ -285,6 +286,7 @@ def test_a_shared_log_is_shown_with_its_standbys(visit: Visit, site: Site) -> No
     panel = visit.page.get_by_role("region", name="Shared log")
     expect(panel).to_contain_text("broker-a a.example:5672")
     expect(panel).to_contain_text("70,123")
+    expect(panel).to_contain_text("3 GiB of 200 GiB")
     expect(panel.locator(".tag")).to_have_count(0)
     first, second = visit.page.locator(".standbys tbody tr").all()
     expect(first).to_have_text("broker-bb.example:5672yes70,1203, 2 KiB250 ms ago")
@@ -302,6 +304,13 @@ def test_a_shared_log_that_commits_nothing_is_marked(visit: Visit, site: Site) -
     panel = visit.page.get_by_role("region", name="Shared log")
     expect(panel.locator(".bad")).to_have_text(["alarm", "trouble"])
     expect(visit.page.get_by_role("region", name="Standbys")).to_contain_text("none can take over")
+
+
+def test_a_shared_log_that_is_nearly_full_is_marked(visit: Visit, site: Site) -> None:
+    site.api.shared_log = {**LEADER, "log": {"bytes": 9 << 30, "max_bytes": 10 << 30}}
+    visit.sign_in()
+    panel = visit.page.get_by_role("region", name="Shared log")
+    expect(panel.locator(".warn")).to_have_text("nearly full")
 
 
 def test_without_a_shared_log_nothing_of_it_is_shown(page: Page) -> None:

@@ -90,6 +90,7 @@ function sharedLog(node) {
       ["Epoch", count(log.epoch)],
       ["Leader", h("span", {}, log.leader || "–", log.leader_address && [" ", h("code", {}, log.leader_address)])],
       ["Log", h("span", {}, log.stream, " ", h("code", {}, log.log_id))],
+      log.log?.bytes !== undefined && ["Size of the log", logSize(log.log)],
       ["Server of the log", h("code", {}, log.server || "–")],
       ["Committed up to record", count(log.committed_sequence)],
       ["Applied here up to record", count(log.sequence)],
@@ -103,6 +104,14 @@ function sharedLog(node) {
           ["Node", "Address", "Can take over"].map((text) => h("th", { scope: "col" }, text)),
           ["Record", "Behind", "Reported"].map((text) => h("th", { scope: "col", class: "num" }, text)))),
         h("tbody", {}, standbys.map(standby))))));
+}
+
+/** What the stream has of what it may have; it takes no record when it is full. */
+function logSize(size) {
+  if (size.max_bytes < 0) {
+    return `${bytes(size.bytes)}, no limit`;
+  }
+  return h("span", {}, `${bytes(size.bytes)} of ${bytes(size.max_bytes)}`, size.bytes > 0.8 * size.max_bytes && [" ", tag("nearly full", "warn")]);
 }
 
 function standby(each) {
