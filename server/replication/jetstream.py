@@ -28,6 +28,7 @@ NOT_FOUND: Final = 404
 # Codes of JetStream's own (`err_code`).
 WRONG_LAST_SEQUENCE: Final = 10071
 NO_MESSAGE_FOUND: Final = 10037
+STREAM_NAME_IN_USE: Final = 10058
 STREAM_NOT_FOUND: Final = 10059
 
 
@@ -144,6 +145,10 @@ class StreamInfo(msgspec.Struct):
         return 2 * (1 + heard) > count and (count == 1 or bool(self.cluster.leader))
 
 
+class _Settings(msgspec.Struct):
+    config: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
 class _StoredMessage(msgspec.Struct):
     seq: int
     subject: str = ""
@@ -203,6 +208,14 @@ def parse_info(message: Message) -> StreamInfo:
     if info.error is not None:
         raise _error(info.error)
     return info
+
+
+def update_request(info: Message, changes: Mapping[str, object]) -> bytes:
+    """All settings that a stream has, by an answer that `parse_info` takes, but for `changes`.
+
+    JetStream takes what is left out for its default.
+    """
+    return json.encode({**_decode(info, _Settings).config, **changes})
 
 
 def batch_request(first: int, count: int, limit_bytes: int, subject: str = "") -> bytes:
@@ -286,22 +299,29 @@ def create_request(
     changes: Mapping[str, object] | None = None,
 ) -> bytes:
     """A stream as `settings_check.py` wants it, but for `changes`."""
-    return json.encode(
-        {
-            "name": name,
-            "subjects": [subject],
-            "num_replicas": replicas,
-            "storage": "file",
-            "retention": "limits",
-            "discard": "new",
-            "max_age": 0,
-            "max_bytes": max_bytes,
-            "max_msg_size": max_message_bytes,
-            "deny_delete": True,
-            "allow_direct": True,
-            **(changes or {}),
-        }
+    settings = stream_settings(
+        name, subject, replicas=replicas, max_bytes=max_bytes, max_message_bytes=max_message_bytes
     )
+    return json.encode({**settings, **(changes or {})})
+
+
+def stream_settings(
+    name: str, subject: str, *, replicas: int, max_bytes: int, max_message_bytes: int
+) -> dict[str, object]:
+    """The settings of a stream as `settings_check.py` wants it."""
+    return {
+        "name": name,
+        "subjects": [subject],
+        "num_replicas": replicas,
+        "storage": "file",
+        "retention": "limits",
+        "discard": "new",
+        "max_age": 0,
+        "max_bytes": max_bytes,
+        "max_msg_size": max_message_bytes,
+        "deny_delete": True,
+        "allow_direct": True,
+    }
 
 
 def _decode(message: Message, kind: type[T]) -> T:

@@ -133,7 +133,6 @@ class Sites:
         network: namespaces for the machines; None: loopback
         flags: further settings of each broker
         takeover_after_s: see `ha_takeover_after_s`
-        max_bytes: of the log
         programs: modules that are run as the broker on machines, by the machine's place
         places: where machines have their data, instead of below `directory`
     """
@@ -145,12 +144,10 @@ class Sites:
         network: Network | None = None,
         flags: Sequence[str] = (),
         takeover_after_s: str = TAKEOVER_AFTER_S,
-        max_bytes: int = MAX_BYTES,
         programs: Sequence[str] = ("vouchmq",) * 3,
         places: Sequence[Path] = (),
     ) -> None:
         self.network = network
-        self._max_bytes = max_bytes
         self._complaints: list[str] = []
         self._said: dict[str, int] = {}
         if network is None:
@@ -235,7 +232,7 @@ class Sites:
         said: list[str] = []
 
         def is_made() -> bool:
-            size = str(self._max_bytes)
+            size = str(MAX_BYTES)
             made = run_command("ha", "create", "--max-bytes", size, *self.log_flags)
             said.append(made.stderr)
             return made.returncode == 0

@@ -23,6 +23,7 @@ from tests.failover.sites import Sites
 from tests.failover.watched import Alarms, watched
 from tests.fault import loop_disk
 from tests.fault.loop_disk import LOG_FLUSHED, NOTHING_FLUSHED, LoopDisk
+from tests.integration.broker_process import run_command
 from vouchmq.server.replication import jetstream
 from vouchmq.server.replication.jetstream import API
 
@@ -211,22 +212,24 @@ def test_a_log_that_is_full(tmp_path: Path) -> None:
 
     Another broker may take over meanwhile, as there may be room for its claim: that helps nobody.
     """
-    with Sites(tmp_path, max_bytes=2_000_000) as sites:
+    with Sites(tmp_path) as sites:
         sites.start()
+        asyncio.run(limit(sites, 2_000_000))
         with watched(sites, "full", size_bytes=20_000) as load:
             alarms = Alarms(sites)
             alarms.wait_until_raised()
-            asyncio.run(enlarge(sites))
+            done = run_command("ha", "resize", "--max-bytes", "1GiB", *sites.log_flags)
+            assert done.returncode == 0, done.stderr
             load.publisher.wait(50)
 
 
-async def enlarge(sites: Sites) -> None:
-    """As `nats stream edit`."""
+async def limit(sites: Sites, max_bytes: int) -> None:
+    """Have the log less room than an operator may give it, so that it is full soon."""
     request = jetstream.create_request(
         STREAM,
         SUBJECTS,
         replicas=3,
-        max_bytes=1 << 30,
+        max_bytes=max_bytes,
         max_message_bytes=-1,
     )
     async with Questions(sites.cluster.addresses) as questions:

@@ -1,4 +1,4 @@
-"""`vouchmq ha create`, `rescue`, `position`, `status` and `handover`."""
+"""`vouchmq ha create`, `resize`, `rescue`, `position`, `status` and `handover`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from vouchmq.server.cli.options import (
     settings_options,
 )
 from vouchmq.server.cli.program import Group
-from vouchmq.server.cli.units import amount
+from vouchmq.server.cli.units import amount, plural
 from vouchmq.server.cli.values import Directory
 from vouchmq.server.settings.sizes import parse_amount
 
@@ -33,11 +33,14 @@ LOG_SETTINGS: Final = (
     *("ha_log", "ha_stream", "ha_credentials", "ha_tls_ca_file", "ha_tls_cert_file"),
     *("ha_tls_key_file", "ha_monitors", "ha_unsafe_log"),
 )
+# The size of a segment says how small the log may be.
+STREAM_SETTINGS: Final = ("segment_size_bytes", *LOG_SETTINGS)
 # In this order; what a role has not is left out.
 FACTS: Final = {
     "node": "node",
     "role": "role",
     "is_serving": "serves clients",
+    "is_stalled": "publishers blocked",
     "leader": "leader",
     "leader_address": "leader's address",
     "stream": "stream",
@@ -47,7 +50,7 @@ FACTS: Final = {
     "sequence": "applied up to record",
     "synced_sequence": "synced up to record",
     "lag": "records behind",
-    "is_complete": "can take over",
+    "can_take_over": "can take over",
     "uncommitted_bytes": "bytes not committed",
     "trouble": "trouble",
 }
@@ -72,12 +75,12 @@ class Amount(click.ParamType[int]):
         if isinstance(value, int):
             return value
         try:
-            amount = parse_amount(str(value))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-        if amount.share is not None:
-            self.fail(f"expected an amount such as 200GB, not {value}", param, ctx)
-        return amount.octets
+            found = parse_amount(str(value))
+        except ValueError:
+            found = None
+        if found is None or found.share is not None:
+            self.fail(f"expected an amount such as 200GB or 1048576, not {value!r}", param, ctx)
+        return found.octets
 
 
 @click.group(cls=Group)
@@ -92,8 +95,8 @@ def stream_options(command: Callable[..., int]) -> Callable[..., int]:
         type=Amount(),
         default=NO_LIMIT,
         metavar="SIZE",
-        help="Largest size of the log, such as 200GB; when it is full, publishers are blocked. "
-        "Default: as much as the servers may store",
+        help="Largest size of the log, such as 200GB, at least four segments; when it is full, "
+        "publishers are blocked. Default: as much as the servers may store",
     )(command)
     return click.option(
         "--replicas",
@@ -114,7 +117,7 @@ def stream_options(command: Callable[..., int]) -> Callable[..., int]:
 )
 @stream_options
 @json_option
-@settings_options(*LOG_SETTINGS)
+@settings_options(*STREAM_SETTINGS)
 @only_here
 def create(
     source: Path | None, replicas: int, max_bytes: int, as_json: bool, settings: Settings
@@ -122,8 +125,8 @@ def create(
     """Make the stream that the settings name, on the servers that they name; once, before the first
     broker starts.
 
-    The stream gets the settings that the brokers require. An existing stream with records is left
-    as it is, and refused.
+    The stream gets the settings that the brokers require; so does an existing one without records.
+    A stream with records is left as it is, and refused.
 
     With --from the log has everything that a broker without a log has stored in DIR, and DIR is the
     directory of its first node. The broker must be stopped, and nothing in DIR may be damaged. If
@@ -135,8 +138,8 @@ def create(
             settings, source, "create", replicas=replicas, max_bytes=max_bytes, is_rescue=False
         )
         return _tell_copy(facts, as_json=as_json)
-    made = import_module("vouchmq.server.cli.replicated.create")
-    facts = made.create(settings, replicas=replicas, max_bytes=max_bytes)
+    make = import_module("vouchmq.server.cli.replicated.stream").create
+    facts = make(settings, replicas=replicas, max_bytes=max_bytes)
     if as_json:
         click.echo(json.dumps(facts))
     else:
@@ -144,10 +147,37 @@ def create(
     return 0
 
 
+@ha.command(short_help="Set the largest size of the log.")
+@click.option(
+    "--max-bytes",
+    type=Amount(),
+    required=True,
+    metavar="SIZE",
+    help="Largest size of the log, such as 400GB, at least four segments and what it has.",
+)
+@json_option
+@settings_options(*STREAM_SETTINGS)
+@only_here
+def resize(max_bytes: int, as_json: bool, settings: Settings) -> int:
+    """Set the largest size of the stream that the settings name, while brokers use it. If it was
+    full, what waited for room is committed, and publishers go on.
+
+    Nothing else of the stream is changed.
+    """
+    change = import_module("vouchmq.server.cli.replicated.stream").resize
+    facts = change(settings, max_bytes=max_bytes)
+    if as_json:
+        click.echo(json.dumps(facts))
+    else:
+        has, limit = amount(facts["bytes"]), amount(facts["max_bytes"])
+        click.echo(f"stream {facts['stream']}: {has} of at most {limit}")
+    return 0
+
+
 @ha.command(short_help="Make a new log of a node, when the log is lost.")
 @stream_options
 @json_option
-@settings_options("data_dir", *LOG_SETTINGS)
+@settings_options("data_dir", *STREAM_SETTINGS)
 @only_here
 def rescue(replicas: int, max_bytes: int, as_json: bool, settings: Settings) -> int:
     """Make a new log of what a node has stored, when the servers of the log have lost records that
@@ -175,8 +205,11 @@ def _tell_copy(facts: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         click.echo(json.dumps(facts))
     else:
-        size = amount(facts["size_bytes"])
-        click.echo(f"stream {facts['stream']}, log {facts['log']}: {size} of {facts['directory']}")
+        what = amount(facts["size_bytes"]) if facts["is_new"] else "it has all"
+        click.echo(
+            f"stream {facts['stream']}, log {facts['log']}: {what} of {facts['directory']};"
+            " the log is complete, start the brokers"
+        )
     return 0
 
 
@@ -210,7 +243,8 @@ def status(broker: Broker, as_json: bool) -> int:
     """Show the role of a broker, how far it has the log, and, if it leads, the standbys that it
     hears. A standby has no HTTP API, so --url asks a leader.
 
-    Exit 0 if it leads or can take over, 1 if it cannot.
+    Exit 0 if it serves clients and the log commits what they publish, or if it can take over;
+    1 if neither.
     """
     facts = broker.ask("ha status")
     facts.pop("ok", None)
@@ -220,10 +254,12 @@ def status(broker: Broker, as_json: bool) -> int:
         for name, text in FACTS.items():
             if name in facts and facts[name] != "":
                 click.echo(f"{text + ':':<22}{_shown(facts[name])}")
+        if facts.get("log"):
+            click.echo(f"{'log:':<22}{_log(facts['log'])}")
         for each in facts.get("standbys", ()):
             click.echo(f"{'standby:':<22}{_standby(each)}")
-    is_well = facts.get("is_serving") or facts.get("is_complete")
-    return 0 if is_well and not facts.get("trouble") else 1
+    serves = facts.get("is_serving") and not facts.get("is_stalled")
+    return 0 if serves or facts.get("can_take_over") else 1
 
 
 @ha.command(short_help="Have a standby lead in place of this broker.")
@@ -241,13 +277,20 @@ def handover(broker: Broker, as_json: bool) -> int:
     return 0
 
 
+def _log(size: dict[str, int]) -> str:
+    """One line about the stream: its size, its limit, the servers that have it."""
+    limit = f" of at most {amount(size['max_bytes'])}" if size["max_bytes"] >= 0 else ", no limit"
+    servers = f"{size['current_replicas']} of {size['replicas']} servers have all of it"
+    return f"{amount(size['bytes'])}{limit}, {plural(size['records'], 'record')}, {servers}"
+
+
 def _standby(facts: dict[str, Any]) -> str:
     """One line about a standby that the leader hears."""
     where = f" at {facts['address']}" if facts.get("address") else ""
     can = "can" if facts["can_take_over"] else "cannot"
     return (
-        f"{facts['node']}{where}, {can} take over, {facts['lag']} records and"
-        f" {facts['lag_bytes']} bytes behind, synced up to record {facts['synced_sequence']},"
+        f"{facts['node']}{where}, {can} take over, {plural(facts['lag'], 'record')} and"
+        f" {amount(facts['lag_bytes'])} behind, synced up to record {facts['synced_sequence']},"
         f" heard {facts['heard_s']:.1f} s ago"
     )
 

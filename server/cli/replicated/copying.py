@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, TextIO
 
 from vouchmq.server.cli.program import CommandFailed, complain
+from vouchmq.server.cli.replicated.stream import require_size
 from vouchmq.server.cli.units import amount
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.progress import RecoveryProgress
@@ -56,6 +57,7 @@ def copy_directory(
         raise SettingsError("ha_log: name the servers of the log, such as nats://host:4222")
     # Whether the servers can be trusted is for the brokers to see, as with an empty log.
     engine = engine_of(replace(settings, ha_unsafe_log=True))
+    require_size(max_bytes, settings)
     if not directory.is_dir():
         raise CommandFailed(f"{directory} is no data directory", 2)
     told = _Told(sys.stderr, time.monotonic)
@@ -94,6 +96,7 @@ def copy_directory(
         "block": copied.block,
         "lsn": copied.lsn,
         "size_bytes": copied.size_bytes,
+        "is_new": copied.is_new,
     }
 
 

@@ -69,12 +69,13 @@ class NewStream:
 
 @dataclass(frozen=True)
 class Copied:
-    """A log that begins with a directory."""
+    """A log that begins with a directory; `is_new`: it was completed now."""
 
     log_id: bytes
     block: int
     lsn: int
     size_bytes: int
+    is_new: bool
 
 
 class _Ending:
@@ -121,25 +122,58 @@ async def copy(
     """
     extents = checked.verdict.accepted
     source = CopySource(disk, extents)
-    last = await _find_place(engine, disk, source, stream)
-    clean_up(disk, checked)
+    end = extents[-1]
+    try:
+        place = await _find_place(engine, disk, source, stream, end.last_number)
+        log_id = place.log_id
+        if not place.is_complete:
+            clean_up(disk, checked)
+            log_id = await _fill(engine, disk, source, place, name, progress, say)
+    finally:
+        source.close()
+    is_new = not place.is_complete
+    return Copied(log_id, end.last_number, end.next_lsn - 1, source.size_bytes, is_new)
+
+
+async def _fill(
+    engine: Engine,
+    disk: Disk,
+    source: CopySource,
+    place: _Place,
+    name: str,
+    progress: Callable[[int, int], None],
+    say: Callable[[str], None],
+) -> bytes:
+    """Have all of the directory in the log, and have it say so; the id of the log."""
     position = PositionFile(disk)
     try:
-        log_id = position.log_id
-        if last is not None:
-            log_id = await _begin(engine, position, last)
+        log_id = place.log_id or await _begin(engine, position, place.last)
         at = await _copy(engine, source, log_id, name, progress, say)
         position.put(log_id, at)
     finally:
         position.close()
-        source.close()
-    return Copied(log_id, extents[-1].last_number, extents[-1].next_lsn - 1, source.size_bytes)
+    return log_id
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the log is to be.
+
+    Args:
+        last: sequence behind which it is to begin
+        log_id: of the one that an earlier attempt has begun
+        is_complete: that has all of the directory
+    """
+
+    last: int = 0
+    log_id: bytes = b""
+    is_complete: bool = False
 
 
 async def _find_place(
-    engine: Engine, disk: Disk, source: CopySource, stream: NewStream
-) -> int | None:
-    """Sequence behind which the log is to begin; None if an earlier attempt has begun it.
+    engine: Engine, disk: Disk, source: CopySource, stream: NewStream, last_block: int
+) -> _Place:
+    """Where the log is to begin, or has begun.
 
     Raises:
         CopyError: the stream has something else
@@ -154,18 +188,14 @@ async def _find_place(
         if error.code != STREAM_NOT_FOUND:
             raise
         _require_no_other(positions, stream)
-        if 0 <= stream.max_bytes < source.size_bytes:
-            raise CopyError(
-                f"the directory has {source.size_bytes} bytes, and the log may have"
-                f" {stream.max_bytes}: give --max-bytes more"
-            ) from None
+        _require_room(source, stream)
         await e.create_stream(
             engine,
             replicas=stream.replicas,
             max_bytes=stream.max_bytes,
             first_sequence=last + 1,
         )
-        return last
+        return _Place(last)
     if not state.messages:
         _require_no_other(positions, stream)
         if state.last_seq < seen:
@@ -173,17 +203,33 @@ async def _find_place(
                 f"the stream {engine.stream} was made anew, and nodes of the lost log could take it"
                 " for that one: remove it, this command makes it"
             )
-        return state.last_seq
+        _require_room(source, stream)
+        await e.set_up_empty(engine, replicas=stream.replicas, max_bytes=stream.max_bytes)
+        return _Place(state.last_seq)
     found = await e.find_log(engine)
-    own_id = positions[0].log_id if positions else b""
-    if found is None or found.log_id != own_id or positions[0].at != START:
-        raise CopyError(_refusal(engine.stream, found, own_id))
-    if found.is_finished:
+    if found is None or not positions or found.log_id != positions[0].log_id:
+        raise CopyError(_refusal(engine.stream, found))
+    at = positions[0].at
+    is_end = (at.sequence, at.checksum) == (found.sequence, found.checksum)
+    if found.is_finished and (at == START or is_end) and last_block <= found.block:
+        # No broker has begun to write since: nothing can be here that the log has not had.
+        return _Place(log_id=found.log_id, is_complete=True)
+    if found.is_finished or at != START:
+        raise CopyError(_refusal(engine.stream, found, is_own=True))
+    return _Place(log_id=found.log_id)
+
+
+def _require_room(source: CopySource, stream: NewStream) -> None:
+    """See that the stream may have the directory.
+
+    Raises:
+        CopyError: it may not
+    """
+    if 0 <= stream.max_bytes < source.size_bytes:
         raise CopyError(
-            f"the log in the stream {engine.stream} is complete, and this directory belongs to it:"
-            " start the broker"
+            f"the directory has {source.size_bytes} bytes, and the log may have"
+            f" {stream.max_bytes}: give --max-bytes more"
         )
-    return None
 
 
 def _require_no_other(positions: Sequence[StoredPosition], stream: NewStream) -> None:
@@ -199,18 +245,21 @@ def _require_no_other(positions: Sequence[StoredPosition], stream: NewStream) ->
         )
 
 
-def _refusal(stream: str, found: e.LogFound | None, own_id: bytes) -> str:
+def _refusal(stream: str, found: e.LogFound | None, *, is_own: bool = False) -> str:
+    begin = ""
     if found is None:
         what = "records, but no beginning of a log"
+    elif is_own:
+        what = "the log to which this directory belongs, or what is left of it"
+        begin = "start the brokers if nothing of it is lost; otherwise "
     elif not found.is_finished:
         what = "the unfinished copy of another directory"
-    elif found.log_id == own_id:
-        what = "the log to which this directory belongs, or what is left of it"
     else:
         what = f"another log, {found.log_id.hex()}"
     return (
-        f"the stream {stream} has {what}: give the new log another name with --ha-stream, and all"
-        f" brokers the same ha_stream, or remove that stream yourself (nats stream rm {stream})"
+        f"the stream {stream} has {what}: {begin}give the new log another name with --ha-stream,"
+        " and all brokers the same ha_stream, or remove that stream yourself"
+        f" (nats stream rm {stream})"
     )
 
 

@@ -196,7 +196,8 @@ async def create(engine: Engine, *, replicas: int, max_bytes: int, log_id: bytes
 async def create_stream(
     engine: Engine, *, replicas: int, max_bytes: int, first_sequence: int = 1
 ) -> None:
-    """Make the stream without a record.
+    """Make the stream without a record. One that an earlier attempt has left without a record, with
+    other settings, gets these.
 
     Raises:
         JetStreamError: it cannot be made
@@ -210,7 +211,54 @@ async def create_stream(
         changes={"first_seq": first_sequence} if first_sequence > 1 else None,
     )
     made = await ask(engine, f"{API}STREAM.CREATE.{engine.stream}", request)
-    jetstream.parse_info(made)
+    try:
+        jetstream.parse_info(made)
+    except JetStreamError as error:
+        if error.code != jetstream.STREAM_NAME_IN_USE:
+            raise
+        await set_up_empty(engine, replicas=replicas, max_bytes=max_bytes)
+
+
+async def set_up_empty(engine: Engine, *, replicas: int, max_bytes: int) -> None:
+    """Have a stream without a record the settings with which it would be made.
+
+    Raises:
+        JetStreamError: it has records, is for something else, or cannot be changed
+    """
+    wanted = jetstream.stream_settings(
+        engine.stream,
+        engine.pattern,
+        replicas=replicas,
+        max_bytes=max_bytes,
+        max_message_bytes=-1,
+    )
+    answer = await ask(engine, f"{API}STREAM.INFO.{engine.stream}", b"")
+    info = jetstream.parse_info(answer)
+    if info.state.messages:
+        raise JetStreamError("it exists and has records", jetstream.WRONG_LAST_SEQUENCE)
+    if info.config.subjects != [engine.pattern]:
+        raise JetStreamError("it exists, and its subjects are not those of a log")
+    await _update(engine, jetstream.update_request(answer, wanted))
+
+
+async def resize(engine: Engine, max_bytes: int) -> StreamInfo:
+    """Set the largest size of the log, and nothing else; gives what the stream is then.
+
+    Raises:
+        JetStreamError: it has no log, or more than that, or the servers refuse
+    """
+    answer = await ask(engine, f"{API}STREAM.INFO.{engine.stream}", b"")
+    info = jetstream.parse_info(answer)
+    if info.config.subjects != [engine.pattern] or await find_log(engine) is None:
+        raise JetStreamError("it has no log")
+    if max_bytes < info.state.bytes:
+        raise JetStreamError(f"it has {info.state.bytes} bytes already")
+    return await _update(engine, jetstream.update_request(answer, {"max_bytes": max_bytes}))
+
+
+async def _update(engine: Engine, request: bytes) -> StreamInfo:
+    answer = await ask(engine, f"{API}STREAM.UPDATE.{engine.stream}", request)
+    return jetstream.parse_info(answer)
 
 
 async def append_origin(engine: Engine, origin: bytes, last: int) -> None:
@@ -227,10 +275,21 @@ async def append_origin(engine: Engine, origin: bytes, last: int) -> None:
 
 @dataclass(frozen=True)
 class LogFound:
-    """The log in a stream; nobody may follow it while it is not finished."""
+    """The log in a stream.
+
+    Args:
+        log_id: its id
+        is_finished: nobody may follow it before
+        sequence: of the record that has made it so
+        checksum: of that record
+        block: the last one of the journal with which the log began
+    """
 
     log_id: bytes
     is_finished: bool
+    sequence: int
+    checksum: int
+    block: int
 
 
 async def find_log(engine: Engine) -> LogFound | None:
@@ -254,7 +313,7 @@ async def find_log(engine: Engine) -> LogFound | None:
             break
         at, one = found
         is_finished = one.header.kind == record.COMPLETE
-    return LogFound(log_id, is_finished)
+    return LogFound(log_id, is_finished, at, one.checksum, one.header.block)
 
 
 async def _next_record(engine: Engine, first: int, subject: str = "") -> tuple[int, Record] | None:

@@ -28,6 +28,7 @@ LEADER = {
     "lsn": 8,
     "trouble": "",
     "is_serving": True,
+    "is_stalled": False,
     "uncommitted_bytes": 0,
 }
 STANDBY = {
@@ -37,6 +38,7 @@ STANDBY = {
     "lag": 2,
     "synced_sequence": 60,
     "is_complete": True,
+    "can_take_over": True,
 }
 
 
@@ -67,11 +69,56 @@ def test_a_standby_that_can_take_over_is_well(ask: Any, capsys: pytest.CaptureFi
 
 
 @pytest.mark.parametrize(
-    "changes", [{"is_complete": False}, {"trouble": "no server answers"}, {"role": "candidate"}]
+    ("facts", "line"),
+    [
+        # It has all of the log, as far as it knows, and the log does not answer it.
+        ({**STANDBY, "can_take_over": False}, "can take over:        no\n"),
+        ({**STANDBY, "can_take_over": False, "role": "candidate"}, "can take over:        no\n"),
+        ({**LEADER, "is_serving": False}, "serves clients:       no\n"),
+        ({**LEADER, "is_stalled": True}, "publishers blocked:   yes\n"),
+    ],
 )
-def test_who_can_do_neither_is_not(ask: Any, changes: dict[str, object]) -> None:
-    ask({**STANDBY, "is_complete": False, **changes})
+def test_who_can_do_neither_is_not_and_says_so(
+    ask: Any, facts: dict[str, object], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(facts)
     assert program.main(["ha", "status"]) == 1
+    assert line in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("facts", [LEADER, STANDBY])
+def test_a_server_of_the_log_that_is_lost_is_no_failure_while_the_log_answers(
+    ask: Any, facts: dict[str, object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask({**facts, "trouble": "connection refused"})
+    assert program.main(["ha", "status"]) == 0
+    assert "trouble:              connection refused\n" in capsys.readouterr().out
+
+
+def test_a_leader_tells_the_size_of_the_log_and_of_what_standbys_lack(
+    ask: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    size = {"bytes": 3 << 30, "max_bytes": 1 << 40, "records": 1, "replicas": 3}
+    standby = {
+        "node": "b",
+        "address": "b:5672",
+        "can_take_over": True,
+        "lag": 183,
+        "lag_bytes": 98276,
+        "synced_sequence": 5,
+        "heard_s": 0.5,
+    }
+    ask({**LEADER, "log": {**size, "current_replicas": 2}, "standbys": [standby]})
+    assert program.main(["ha", "status"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        "log:                  3.0 GiB of at most 1.0 TiB, 1 record,"
+        " 2 of 3 servers have all of it\n"
+    ) in said
+    assert "b at b:5672, can take over, 183 records and 96.0 KiB behind, synced up to" in said
+    ask({**LEADER, "log": {**size, "max_bytes": -1, "current_replicas": 3}})
+    assert program.main(["ha", "status"]) == 0
+    assert "log:                  3.0 GiB, no limit, 1 record, 3 of 3" in capsys.readouterr().out
 
 
 def test_programs_get_all_of_it(ask: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,6 +141,17 @@ def test_a_handover_is_asked_for(ask: Any, capsys: pytest.CaptureFixture[str]) -
         (["ha", "create", "--ha-log", "a"], "vouchmq: ha_log: a is no address"),
         (["ha", "create", "--max-bytes", "much"], "vouchmq: invalid value for '--max-bytes'"),
         (["ha", "create", "--max-bytes", "0.5"], "vouchmq: invalid value for '--max-bytes'"),
+        (
+            ["ha", "create", "--max-bytes", "200GX"],
+            "vouchmq: invalid value for '--max-bytes': expected an amount such as 200GB or 1048576,"
+            " not '200GX'; see vouchmq ha create --help\n",
+        ),
+        (
+            ["ha", "create", "--max-bytes", "255MiB", *LOG],
+            "vouchmq: --max-bytes: expected at least 268435456, 4 segments of the journal, not",
+        ),
+        (["ha", "resize", *LOG], "vouchmq: missing option '--max-bytes'"),
+        (["ha", "resize", "--max-bytes", "1GB"], "vouchmq: ha_log: name the servers of the log"),
         (["ha", "create", "--ha-log", "nats://a", "--ha-stream", "a.b"], "vouchmq: --ha-stream"),
         (["ha", "create", "--from", "."], "vouchmq: ha_log: name the servers of the log"),
         (["ha", "create", "--from", ""], "vouchmq: invalid value for '--from'"),
