@@ -83,9 +83,14 @@ def refuse(reply: Reply, text: str, code: int = BAD_REQUEST) -> None:
 
 
 class ControlCommands:
-    """What may be asked over the control socket, by name."""
+    """What may be asked over the control socket, by name.
 
-    def __init__(self) -> None:
+    Args:
+        why_not: says why a broker of this kind does not know what others do
+    """
+
+    def __init__(self, why_not: Callable[[], str] | None = None) -> None:
+        self._why_not = why_not
         self._commands: dict[str, Callable[[Mapping[str, object], Reply], None]] = {}
 
     def register(self, name: str, arguments: type[T], command: Command[T]) -> None:
@@ -111,10 +116,11 @@ class ControlCommands:
         if name is None:
             refuse(reply, "a request needs a command")
         elif command is None:
+            text = f"this broker has no command {name!r}"
             reply(
                 {
                     "ok": False,
-                    "error": f"this broker has no command {name!r}",
+                    "error": text if self._why_not is None else self._why_not(),
                     "code": 404,
                     "commands": self.names,
                 }

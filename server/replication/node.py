@@ -274,11 +274,20 @@ class Node:
     def _size_told(self, size: dict[str, int]) -> None:
         self._log_size = size
 
+    @property
+    def can_take_over(self) -> bool:
+        """Whether this node is a standby that is whole, has the log, and the log answers it."""
+        return self.roles.role is Role.STANDBY and self._can_take_over(self._loop.time())
+
+    def _can_take_over(self, now: float) -> bool:
+        progress, at = self.standby.progress, self.standby.progress.caught_up_at
+        has_log = at is not None and now - at <= CAUGHT_UP_S and not self.roles.trouble
+        return has_log and progress.is_whole
+
     def _report(self, now: float, progress: Progress, log_id: bytes) -> Report:
         at, synced = progress.at, progress.synced
         caught_up_at = progress.caught_up_at
         age_s = now - (self._started_at if caught_up_at is None else caught_up_at)
-        has_log = caught_up_at is not None and age_s <= CAUGHT_UP_S and not self.roles.trouble
         return Report(
             log=log_id.hex(),
             node=self._name,
@@ -292,7 +301,7 @@ class Node:
             synced_checksum=synced.checksum,
             synced_lsn=synced.lsn,
             is_whole=progress.is_whole,
-            can_take_over=has_log and progress.is_whole,
+            can_take_over=self._can_take_over(now),
             lag=progress.lag,
             lag_s=age_s,
         )
@@ -310,6 +319,7 @@ class Node:
         standbys.heard(
             now,
             report,
+            lag=max(0, self.at.sequence - report.sequence),
             lag_bytes=max(0, behind - self.waiting_bytes),
             segment_bytes=leading.segment_bytes,
         )

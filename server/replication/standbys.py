@@ -28,10 +28,19 @@ MOST_STANDBYS: Final = 16
 
 @dataclass(slots=True)
 class _Standby:
-    """What is known of one; `lag_bytes` of the journal it did not have when it was heard."""
+    """What is known of one.
+
+    Args:
+        report: the newest
+        heard_at: when that came
+        lag: records that it did not have then, as the leader counts them
+        lag_bytes: of the journal, the same
+        is_lagging: that was told
+    """
 
     report: Report
     heard_at: float
+    lag: int
     lag_bytes: int
     is_lagging: bool
 
@@ -65,12 +74,15 @@ class Standbys:
             return None
         return report
 
-    def heard(self, now: float, report: Report, *, lag_bytes: int, segment_bytes: int) -> None:
+    def heard(
+        self, now: float, report: Report, *, lag: int, lag_bytes: int, segment_bytes: int
+    ) -> None:
         """Take in a report.
 
         Args:
             now: when it came
             report: see there
+            lag: committed records that this standby does not have
             lag_bytes: of the journal that this standby does not have
             segment_bytes: the lag that is told from there on
         """
@@ -78,7 +90,7 @@ class Standbys:
         was_lagging = before is not None and before.is_lagging
         # Told once, and again when it had caught up with half of that in between.
         is_lagging = lag_bytes > (segment_bytes // 2 if was_lagging else segment_bytes)
-        self._nodes[report.node] = _Standby(report, now, lag_bytes, is_lagging)
+        self._nodes[report.node] = _Standby(report, now, lag, lag_bytes, is_lagging)
         self._heard_at = now
         self._is_alone = False
         if is_lagging and not was_lagging:
@@ -103,7 +115,7 @@ class Standbys:
                 "sequence": each.report.sequence,
                 "synced_sequence": each.report.synced_sequence,
                 "synced_lsn": each.report.synced_lsn,
-                "lag": each.report.lag,
+                "lag": each.lag,
                 "lag_bytes": each.lag_bytes,
                 "lag_s": round(each.report.lag_s, 3),
                 "can_take_over": each.report.can_take_over,

@@ -42,6 +42,11 @@ class Brokers:
             for name, port in (("first", leader_port), ("second", 0))
         )
 
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """Flags that name the log, for commands that look at it as a broker does."""
+        return (*self.log, "--ha-monitors", self._monitors)
+
     def _create(self, replicas: int) -> None:
         """As an operator does, once the servers have found each other."""
         said: list[str] = []

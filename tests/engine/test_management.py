@@ -91,6 +91,25 @@ def test_the_role_is_asked_for_over_http(brokers: Brokers) -> None:
     assert json.loads(told.stdout)["leader"] == "first"
     shown = run_command("ha", "status", "--url", url_of(brokers)).stdout
     assert f"standby:              second at {log['standbys'][0]['address']}, can" in shown
+    assert "no limit" in shown
+    assert "3 of 3 servers have all of it" in shown
+
+
+def test_a_standby_says_whom_to_ask(brokers: Brokers) -> None:
+    place = ("--data-dir", str(brokers.standby.data_dir))
+    told = run_command("ledger", "inventory", *place)
+    text = "vouchmq: ledger inventory: this broker is a standby: ask the leader, first\n"
+    assert (told.returncode, told.stderr) == (1, text)
+    told = run_command("doctor", *place, *brokers.settings)
+    assert "ok      broker: process" in told.stdout
+    assert "a standby that can take over" in told.stdout
+    assert "ok      shared log: 3 of 3 servers have all of the stream orders" in told.stdout
+    assert "ports" not in told.stdout
+    told = run_command("ha", "handover", *place)
+    assert (told.returncode, told.stderr) == (
+        1,
+        "vouchmq: ha handover: this broker does not lead\n",
+    )
 
 
 def test_a_log_without_a_majority_raises_the_alarm(brokers: Brokers, cluster: Cluster) -> None:
@@ -100,7 +119,16 @@ def test_a_log_without_a_majority_raises_the_alarm(brokers: Brokers, cluster: Cl
     wait_until(lambda: node_of(brokers)["replication_alarm"])
     told = run_command("ha", "status", "--url", url_of(brokers))
     assert told.returncode == 1
-    assert "trouble:" in told.stdout
+    assert "publishers blocked:   yes" in told.stdout
+    # What the standby says of itself is what the leader hears of it.
+    wait_until(lambda: not status(brokers.standby)["can_take_over"])
+    told = run_command("ha", "status", "--data-dir", str(brokers.standby.data_dir))
+    assert told.returncode == 1
+    assert "can take over:        no" in told.stdout
+    told = run_command("doctor", "--data-dir", str(brokers.standby.data_dir), *brokers.settings)
+    assert told.returncode == 1
+    assert "error   shared log: " in told.stdout
+    assert "warning broker: process" in told.stdout
     for each in lost:
         each.start()
     cluster.wait_until_ready()

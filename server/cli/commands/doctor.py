@@ -16,7 +16,7 @@ from vouchmq.server.settings.settings import Settings, scalar_fields
 @only_here
 def doctor(settings: Settings, as_json: bool) -> int:
     """Check a set-up and say how to mend what is wrong: data directory, disk and its syncs,
-    memory, file descriptors, clock, ports, certificates, logins, durability.
+    memory, file descriptors, clock, ports, certificates, logins, durability, the shared log.
 
     It takes the settings of `vouchmq serve`. A broker may be running on the data directory, or be
     about to. Nothing is changed; a file without a name is written and synced in the directory. Exit

@@ -31,11 +31,14 @@ from vouchmq.server.cli.doctor.limits import (
     check_swap,
     check_throttling,
 )
+from vouchmq.server.cli.doctor.shared_log import check_log
 from vouchmq.server.cli.program import CommandFailed
 from vouchmq.server.cli.running.listing import cell
 from vouchmq.server.cli.running.ping import ping
 from vouchmq.server.cli.units import plural
 from vouchmq.server.edge.memory import MemoryGauge
+from vouchmq.store.disk import ReadOnlyDisk
+from vouchmq.store.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,14 +67,18 @@ def run(settings: Settings, *, as_json: bool, out: TextIO | None = None) -> int:
 def findings(settings: Settings) -> Iterator[Finding]:
     """What all checks find."""
     status = running(settings)
-    pid = None if status is None else int(status["pid"])
+    holder = _holder(settings) if status is None else int(status["pid"])
+    # 0 if it is not known which.
+    pid = holder or None
     memory_bytes = MemoryGauge().total_octets
-    if status is None:
+    if status is not None:
+        yield from check_broker(settings, status)
+    elif holder is not None:
+        yield check_waiting(settings, holder)
+    else:
         text = f"none uses {settings.data_dir.absolute()}; this is about its next start"
         yield Finding(Level.NOTE, "broker", text)
         yield from check_ports(settings)
-    else:
-        yield from check_broker(settings, status)
     yield from check_directory(settings)
     yield from check_space(settings, memory_bytes)
     yield from check_preloads(pid)
@@ -86,15 +93,42 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield from check_backlog()
     yield from check_clock(settings)
     yield from check_certificates(settings)
+    yield from check_log(settings)
     yield from check_logins(settings)
 
 
 def running(settings: Settings) -> dict[str, Any] | None:
-    """What the broker says that uses the data directory; None if none does."""
+    """What the broker says that uses the data directory; None if none does, or serves nobody."""
     try:
         return LocalBroker(settings.data_dir).ask("status")
     except CommandFailed:
         return None
+
+
+def _holder(settings: Settings) -> int | None:
+    """The process that uses the data directory."""
+    try:
+        return ReadOnlyDisk(settings.data_dir).holder()
+    except (StoreError, OSError):
+        return None
+
+
+def check_waiting(settings: Settings, pid: int) -> Finding:
+    """What a broker is that serves nobody: a standby, or one that starts."""
+    try:
+        facts = LocalBroker(settings.data_dir).ask("ha status")
+    except CommandFailed:
+        waits = "recovers, or waits for the shared log" if settings.ha_log else "recovers"
+        text = (
+            f"process {pid} uses {settings.data_dir.absolute()} and serves nobody yet: it {waits}"
+        )
+        return Finding(Level.NOTE, "broker", text)
+    text = f"process {pid}, a standby"
+    if facts.get("can_take_over"):
+        return Finding(Level.OK, "broker", f"{text} that can take over")
+    why = f": {facts['trouble']}" if facts.get("trouble") else ""
+    mend = "vouchmq ha status shows how far it has the log"
+    return Finding(Level.WARNING, "broker", f"{text} that cannot take over{why}", mend)
 
 
 def check_broker(settings: Settings, status: dict[str, Any]) -> Iterator[Finding]:

@@ -9,7 +9,7 @@ import os
 import platform
 import resource
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -20,7 +20,7 @@ from vouchmq.server.admin.accounts.users import UserCommands
 from vouchmq.server.admin.accounts.vhosts import VHostCommands
 from vouchmq.server.admin.announced import Announcements
 from vouchmq.server.admin.backup import BackupCommands
-from vouchmq.server.admin.commands import Arguments, ControlCommands
+from vouchmq.server.admin.commands import Arguments, ControlCommands, refuse
 from vouchmq.server.admin.details import KINDS as DETAILS
 from vouchmq.server.admin.details import Details
 from vouchmq.server.admin.ledger import LedgerCommands
@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from vouchmq.server.settings.settings import Settings
 
 log = structlog.get_logger(__name__)
+
+# Of a broker with a shared log, which registers them itself.
+LOG_COMMANDS: Final = ("ha status", "ha handover")
 
 
 def control_commands(
@@ -114,7 +117,15 @@ def control_commands(
     ).register(commands)
     waits = Waits.after(runtime.turn, loop.call_later, loop.time)
     register_object_commands(commands, runtime, waits)
+    if not settings.ha_log:
+        for name in LOG_COMMANDS:
+            commands.register(name, Arguments, refuse_without_log)
     return commands
+
+
+def refuse_without_log(_: Arguments, reply: Reply) -> None:
+    """Answer what only a broker of a shared log does."""
+    refuse(reply, "this broker has no shared log: ha_log is not set", 406)
 
 
 def facts_of(

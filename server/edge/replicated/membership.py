@@ -25,7 +25,7 @@ import structlog
 from vouchmq.server.admin.commands import Arguments, CommandRefused, ControlCommands
 from vouchmq.server.edge.control import peer as control_peer
 from vouchmq.server.edge.control.client import LISTENERS
-from vouchmq.server.edge.control.commands import control_listener
+from vouchmq.server.edge.control.commands import LOG_COMMANDS, control_listener
 from vouchmq.server.edge.process import IS_READY, notify
 from vouchmq.server.edge.replicated.engine import check, engine_of, find_log
 from vouchmq.server.errors import StartupError
@@ -216,7 +216,7 @@ class Membership:
         listener = control_listener(data_dir)
         if listener is None:
             return None
-        commands = ControlCommands()
+        commands = ControlCommands(self._why_not)
         commands.register(LISTENERS, Arguments, self._tell_standby)
         self.register(commands)
         return await loop.create_unix_server(
@@ -225,6 +225,11 @@ class Membership:
 
     def _tell_standby(self, _: Arguments, reply: Reply) -> None:
         reply({"ok": True, "version": VERSION, "role": "standby"})
+
+    def _why_not(self) -> str:
+        """Why a standby does nothing else."""
+        leader = self._node.standby.progress.leader
+        return f"this broker is a standby: ask the leader{', ' + leader if leader else ''}"
 
     # The leader
 
@@ -355,8 +360,8 @@ class Membership:
 
     def register(self, commands: ControlCommands) -> None:
         """Enter the commands of the log."""
-        commands.register("ha status", Arguments, self._tell_status)
-        commands.register("ha handover", Arguments, self._hand_over)
+        for name, command in zip(LOG_COMMANDS, (self._tell_status, self._hand_over), strict=True):
+            commands.register(name, Arguments, command)
 
     def _tell_status(self, _: Arguments, reply: Reply) -> None:
         node = self._node
@@ -379,6 +384,7 @@ class Membership:
             facts["leader"] = self._settings.node
             facts["leader_address"] = self._address
             facts["is_serving"] = node.roles.is_serving
+            facts["is_stalled"] = node.is_stalled
             facts["uncommitted_bytes"] = node.waiting_bytes
             facts["resyncs"] = node.resync_count
             facts["standbys"] = node.standbys
@@ -388,6 +394,7 @@ class Membership:
             facts["lag"] = progress.lag
             facts["synced_sequence"] = progress.synced_sequence
             facts["is_complete"] = progress.is_complete
+            facts["can_take_over"] = node.can_take_over
         reply({"ok": True, **facts})
 
     def _hand_over(self, _: Arguments, reply: Reply) -> None:

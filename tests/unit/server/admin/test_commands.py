@@ -71,6 +71,19 @@ def test_a_request_has_one_answer(request_: dict[str, object], answer: dict[str,
     assert reader.facts == answer
 
 
+def test_a_broker_of_another_kind_says_why_it_does_not_know_a_command() -> None:
+    registry = ControlCommands(lambda: "this broker is a standby: ask the leader, a")
+    registry.register("do", Named, do)
+    reader = Reader()
+    registry.run({"command": "ledger inventory"}, reader)
+    assert reader.facts == {
+        "ok": False,
+        "error": "this broker is a standby: ask the leader, a",
+        "code": 404,
+        "commands": ["do"],
+    }
+
+
 def test_a_name_is_registered_once() -> None:
     registry = ControlCommands()
     registry.register("do", Named, do)

@@ -11,11 +11,21 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from vouchmq.server.cli.doctor import choices, disk, host, limits, run
+from tests.unit.server.replication.reports import GOOD, info
+from vouchmq.server.cli.doctor import choices, disk, host, limits, run, shared_log
 from vouchmq.server.cli.doctor.findings import Finding, Level
 from vouchmq.server.cli.main import main
+from vouchmq.server.edge.replicated.engine import Engine, LogFound
+from vouchmq.server.replication.jetstream import (
+    STREAM_NOT_FOUND,
+    Cluster,
+    JetStreamError,
+    Replica,
+    StreamState,
+)
 from vouchmq.server.settings.settings import Settings
 
 GIB = 1 << 30
@@ -356,6 +366,68 @@ def test_a_disk_whose_cache_is_not_emptied(root: Path) -> None:
         assert levels(disk.check_write_cache(settings, root)) == wanted
     # There is no disk below it.
     assert levels(disk.check_write_cache(Settings(data_dir=Path("/fast/d")), root)) == []
+
+
+LOG = Settings(ha_log="nats://a:4222", ha_monitors=("http://a:8222",))
+
+
+def log_found(
+    settings: Settings = LOG, *, error: JetStreamError | None = None, **changes: object
+) -> list[tuple[Level, str]]:
+    """What is found of a log that is well but for this."""
+    seen = shared_log.Seen(info(), (), (), LogFound(bytes(16), True, 1, 0, 0))
+
+    def look(_: Engine) -> shared_log.Seen:
+        if error is not None:
+            raise error
+        return seen._replace(**changes)  # type: ignore[arg-type]
+
+    return [(each.level, each.text) for each in shared_log.check_log(settings, look)]
+
+
+def test_a_shared_log_that_is_well_or_not() -> None:
+    assert log_found(Settings()) == []
+    assert log_found() == [(Level.OK, "3 of 3 servers have all of the stream vouchmq")]
+    assert log_found(replace(LOG, ha_monitors=()))[0][1].startswith("ha_monitors: name the")
+    silent = JetStreamError("nobody answers")
+    assert log_found(error=silent) == [(Level.ERROR, "it does not answer: nobody answers")]
+    missing = JetStreamError("stream not found", STREAM_NOT_FOUND)
+    assert log_found(error=missing) == [(Level.ERROR, "there is no stream vouchmq")]
+    assert log_found(faults=["server a has no JetStream"])[0] == (
+        Level.ERROR,
+        "server a has no JetStream",
+    )
+    unsafe = replace(LOG, ha_unsafe_log=True)
+    assert log_found(unsafe, faults=["it is one server"])[0][0] is Level.WARNING
+    assert log_found(unseen=["server b cannot be checked"])[0][0] is Level.WARNING
+    assert log_found(log=None)[0][0] is Level.ERROR
+    unfinished = LogFound(bytes(16), False, 1, 0, 0)
+    assert log_found(log=unfinished)[0][1] == "the log in the stream vouchmq is not complete"
+
+
+def test_servers_of_a_shared_log_that_lack_something() -> None:
+    alone = msgspec.structs.replace(info(), cluster=Cluster())
+    assert log_found(info=alone)[0][0] is Level.ERROR
+    behind = Cluster(leader="n1", replicas=[Replica(name="n2", current=True), Replica(name="n3")])
+    found = log_found(info=msgspec.structs.replace(info(), cluster=behind))
+    assert found == [(Level.WARNING, "2 of 3 servers have all of the stream vouchmq")]
+
+
+def test_a_shared_log_that_is_nearly_full() -> None:
+    limited = info(msgspec.structs.replace(GOOD, max_bytes=10 * GIB))
+    for used, wanted in ((7, [Level.OK]), (9, [Level.OK, Level.WARNING])):
+        state = StreamState(messages=1, bytes=used * GIB)
+        found = log_found(info=msgspec.structs.replace(limited, state=state))
+        assert [level for level, _ in found] == wanted
+    assert found[-1][1] == "it has 9.0 GiB of at most 10.0 GiB; a full one blocks publishers"
+
+
+def test_a_broker_that_serves_nobody_yet(tmp_path: Path) -> None:
+    settings = replace(LOG, data_dir=tmp_path)
+    found = run.check_waiting(settings, 7)
+    assert found.level is Level.NOTE
+    assert found.text.startswith("process 7 uses ")
+    assert found.text.endswith("it recovers, or waits for the shared log")
 
 
 def test_a_management_process_that_is_not_there() -> None:

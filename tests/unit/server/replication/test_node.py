@@ -260,6 +260,7 @@ def test_a_standby_reports_where_it_is() -> None:
     async def report(process: Process) -> None:
         process.engine.add_claim("n2")
         await until(lambda: len(process.engine.told) > 1)
+        assert process.node.can_take_over
 
     process = run(report, takeover_after_s=3600.0)
     reports = [(subject, parse_report(raw, LOG_ID.hex())) for subject, raw in process.engine.told]
@@ -298,8 +299,10 @@ def a_report(**changes: object) -> Report:
 def test_a_leader_knows_the_standbys_that_it_hears() -> None:
     async def hear(process: Process) -> None:
         await serves(process)
+        assert not process.node.can_take_over
         heard = process.engine.heard[TOPICS.reports]
-        heard(encode(a_report()))
+        # It has not heard yet how far the log is, so it says that it lacks one record.
+        heard(encode(a_report(sequence=1)))
         heard(b"no report")
         heard(encode(a_report(node="n3", log="00" * 16)))
         [found] = process.node.standbys
@@ -308,10 +311,10 @@ def test_a_leader_knows_the_standbys_that_it_hears() -> None:
             "node": "n2",
             "address": "",
             "epoch": 1,
-            "sequence": 3,
+            "sequence": 1,
             "synced_sequence": 2,
             "synced_lsn": 1,
-            "lag": 1,
+            "lag": 2,
             "lag_bytes": 990,
             "lag_s": 0.5,
             "can_take_over": True,

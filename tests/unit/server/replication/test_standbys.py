@@ -96,17 +96,20 @@ def test_what_is_no_report_of_this_log_is_counted_and_told_once(payload: bytes) 
     assert [each["event"] for each in logs] == ["replication.report_ignored"]
 
 
-def hear(standbys: Standbys, now: float, lag_bytes: int = 0, **changes: Any) -> None:
+def hear(
+    standbys: Standbys, now: float, lag_bytes: int = 0, *, lag: int = 0, **changes: Any
+) -> None:
     found = standbys.parse(encode(report(**changes)))
     assert found is not None
-    standbys.heard(now, found, lag_bytes=lag_bytes, segment_bytes=1000)
+    standbys.heard(now, found, lag=lag, lag_bytes=lag_bytes, segment_bytes=1000)
 
 
 def test_the_newest_report_of_each_node_counts() -> None:
     standbys = Standbys(LOG, 0.0)
     hear(standbys, 1.0, 3, node="c")
     hear(standbys, 1.0, 2, sequence=5)
-    hear(standbys, 2.0, 1)
+    # Records are counted by the leader: who reports has not heard of the newest.
+    hear(standbys, 2.0, 1, lag=183)
     first, second = standbys.facts(3.5)
     assert first == {
         "node": "b",
@@ -115,7 +118,7 @@ def test_the_newest_report_of_each_node_counts() -> None:
         "sequence": 9,
         "synced_sequence": 8,
         "synced_lsn": 5,
-        "lag": 1,
+        "lag": 183,
         "lag_bytes": 1,
         "lag_s": 0.25,
         "can_take_over": True,
