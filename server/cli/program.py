@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 EXIT_MISTAKE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 NAME: Final = "vouchmq"
+# Of a name that is suggested in place of what was typed.
+LEAST_LIKENESS: Final = 0.6
 UNUSED_BY_STRUCTLOG: Final = ("rich", "greenlet")
 
 
@@ -194,10 +196,21 @@ def _line(error: click.ClickException) -> str:
     text = " ".join(error.format_message().split())
     if isinstance(error, click.NoSuchOption | click.exceptions.NoSuchCommand):
         text = error.message.removesuffix(".")
-        if error.possibilities:
-            text += f" (did you mean {' or '.join(error.possibilities)}?)"
+        given = error.option_name if isinstance(error, click.NoSuchOption) else error.command_name
+        near = [each for each in error.possibilities or () if _is_near(given, each)]
+        if near:
+            text += f" (did you mean {' or '.join(near)}?)"
     text = text[:1].lower() + text[1:].removesuffix(".")
+    for kind, word in (("integer range", "integer"), ("float range", "number")):
+        text = text.replace(f"is not a valid {kind}", f"is not a valid {word}")
     context = error.ctx if isinstance(error, click.UsageError) else None
     # Its parser does not always know whose option it was.
     path = context.command_path if context is not None else NAME
     return f"{text}; see {path} --help"
+
+
+def _is_near(given: str, name: str) -> bool:
+    """Whether somebody may have meant a name. click counts the dashes in front as letters."""
+    matcher = import_module("difflib").SequenceMatcher
+    likeness: float = matcher(None, given.lstrip("-"), name.lstrip("-")).ratio()
+    return likeness >= LEAST_LIKENESS

@@ -193,7 +193,9 @@ class Connection(asyncio.Protocol):
         """Tell why, as well as that is known."""
         reason = self._last_error or (_text(exc) if exc else "it has closed the connection")
         # With TLS 1.3 a server judges the client's certificate when the client is done already.
-        if self.info.get("tls_verify") and not self._is_open and not self._last_error:
+        is_ours = isinstance(exc, ssl.SSLCertVerificationError)
+        is_unsaid = not self._is_open and not self._last_error and not is_ours
+        if self.info.get("tls_verify") and is_unsaid:
             reason += f"; {WANTS_CERTIFICATE}"
         self.close(reason)
 
@@ -309,7 +311,10 @@ class Connection(asyncio.Protocol):
 
 def _text(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not valid: {error.verify_message}"
+        return (
+            f"its certificate is not valid: {error.verify_message}; ha_tls_ca_file names the"
+            " authorities that are trusted"
+        )
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error) or type(error).__name__

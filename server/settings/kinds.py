@@ -84,7 +84,7 @@ def check_node(name: str) -> str:
 def check_stream(name: str) -> str:
     """It is a token of the log's subjects."""
     if not STREAM_NAME.fullmatch(name):
-        raise InvalidValueError(f"expected letters, digits, _ and -, and not {name!r}")
+        raise InvalidValueError(f"expected up to 100 letters, digits, _ and -, not {name!r}")
     return name
 
 

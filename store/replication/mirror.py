@@ -330,7 +330,10 @@ class Mirror:
         if block < self.own.promised:
             raise LogBroken(
                 f"the log does not have block {self.own.promised}, which is here and was safe;"
-                f" it goes on otherwise behind block {block}"
+                f" it goes on otherwise behind block {block}: if a broker without ha_log has used"
+                " this directory, what it has stored since is in no log: move the directory away"
+                " and start with an empty one; if not, the log has lost records: see vouchmq ha"
+                " rescue --help"
             )
         self._is_comparing = False
         disk = self._disk

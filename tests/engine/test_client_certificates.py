@@ -183,3 +183,12 @@ def test_a_pair_that_does_not_fit_is_one_line(
     # Nothing was opened for that.
     assert not Path(data).exists()
     assert_one_clear_line(run_command("ha", "create", *log[:2], *pair), *words)
+
+
+def test_an_authority_that_does_not_sign_the_server_is_the_one_that_is_blamed(log: Log) -> None:
+    wrong = ("--ha-tls-ca-file", str(log.files / "client.pem"))
+    done = run_command("ha", "create", "--replicas", "1", *log.place, *log.flags, *wrong)
+    assert done.returncode == 1
+    assert "its certificate is not valid: unable to get local issuer" in done.stderr
+    assert "ha_tls_ca_file names the authorities that are trusted" in done.stderr
+    assert REFUSED not in done.stderr

@@ -381,7 +381,31 @@ def test_a_password_comes_from_the_input(broker: BrokerProcess) -> None:
 def test_a_reason_with_several_lines_is_one(broker: BrokerProcess) -> None:
     result = run(broker, "put", "policy", "p", "^q", "--set", "max-lenght=5")
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
-    assert result.stderr.startswith("vouchmq: put policy: Validation failed ")
+    assert result.stderr == (
+        "vouchmq: put policy: 'max-lenght': 5 are not recognised policy settings\n"
+    )
+
+
+def test_a_refusal_names_the_command_that_was_typed(broker: BrokerProcess) -> None:
+    done(broker, "declare", "queue", "durable")
+    result = run(broker, "declare", "queue", "durable", "--transient")
+    assert result.stderr.startswith("vouchmq: declare queue: PRECONDITION_FAILED - inequivalent")
+    result = run(broker, "declare", "binding", "nowhere", "durable")
+    assert result.stderr.startswith("vouchmq: declare binding: NOT_FOUND - no exchange 'nowhere'")
+
+
+def test_a_user_who_is_there_is_changed(broker: BrokerProcess) -> None:
+    assert run(broker, "put", "user", "eve").stdout == "user 'eve' set\n"
+    changed = run(broker, "put", "user", "eve", "--tags", "monitoring")
+    assert changed.stdout == "user 'eve' changed\n"
+    done(broker, "delete", "user", "eve")
+
+
+def test_a_broker_without_a_shared_log_says_so(broker: BrokerProcess) -> None:
+    for command in ("status", "handover"):
+        result = run(broker, "ha", command)
+        text = f"vouchmq: ha {command}: this broker has no shared log: ha_log is not set\n"
+        assert (result.exit_code, result.stderr) == (1, text)
 
 
 def test_an_integer_of_more_than_64_bits(broker: BrokerProcess) -> None:

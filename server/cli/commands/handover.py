@@ -5,7 +5,7 @@ Those that need extras import nothing of the broker.
 
 from __future__ import annotations
 
-from importlib import import_module
+from importlib import import_module, metadata
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -40,9 +40,17 @@ class Handover(click.Command):
         if missing:
             *some, last = missing
             names = f"{', '.join(some)} and {last}" if some else last
-            complain(f"{self.name} needs {names}: pip install 'vouchmq[{self._extra}]'")
+            complain(f"{self.name} needs {names}: pip install '{_package()}[{self._extra}]'")
             return EXIT_MISTAKE
         return import_module(self._module).main(ctx.args)
+
+
+def _package() -> str:
+    """What pip knows this program by: what is installed, or the checkout that it runs from."""
+    try:
+        return metadata.distribution("vouchmq").name
+    except metadata.PackageNotFoundError:
+        return "."
 
 
 # Its words are RabbitMQ's, whose options stand where click has none.

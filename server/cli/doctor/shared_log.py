@@ -6,7 +6,7 @@ The same is asked as by a broker that starts; a broker waits for servers that do
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from vouchmq.server.cli.doctor.findings import Finding, Level
 from vouchmq.server.cli.units import amount
@@ -17,10 +17,9 @@ from vouchmq.server.replication.jetstream import STREAM_NOT_FOUND, JetStreamErro
 from vouchmq.server.replication.log import HEARD_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from vouchmq.server.edge.replicated.engine import Engine, LogFound
-    from vouchmq.server.replication.jetstream import StreamInfo
+    from vouchmq.server.edge.replicated.engine import Engine, Seen
     from vouchmq.server.settings.settings import Settings
 
 SUBJECT: Final = "shared log"
@@ -29,22 +28,6 @@ FULL_SHARE: Final = 0.8
 LOOK_AT_SERVERS: Final = (
     "a majority of its servers must run and reach each other: look at their logs and at ha_log"
 )
-
-
-class Seen(NamedTuple):
-    """What the servers say.
-
-    Args:
-        info: of the stream
-        faults: what forbids the use of the log
-        unseen: what could not be seen, and need not be
-        log: which the stream has
-    """
-
-    info: StreamInfo
-    faults: Sequence[str]
-    unseen: Sequence[str]
-    log: LogFound | None
 
 
 def check_log(
@@ -105,9 +88,4 @@ def _of_size(size: dict[str, int]) -> Iterator[Finding]:
 
 def _look(engine: Engine) -> Seen:
     configure_logs("critical", "auto")
-    return asyncio.run(_ask(engine))
-
-
-async def _ask(engine: Engine) -> Seen:
-    faults, unseen = await e.check(engine)
-    return Seen(await e.ask_info(engine), faults, unseen, await e.find_log(engine))
+    return asyncio.run(e.see(engine))

@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import codecs
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+from vouchmq.server.cli.client import Refused
 from vouchmq.server.cli.running.listing import cell
 from vouchmq.server.cli.units import plural
 
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
     from vouchmq.server.cli.client import Broker
 
 EXIT_NOT_ROUTED = 1
+# What `vouchmq declare` has the broker do.
+DECLARED = frozenset({"put queue", "put exchange", "put binding"})
+# How RabbitMQ begins a refusal of a policy or parameter, and how it shows text and pairs there.
+INVALID = re.compile(r"Validation failed\s+")
+BINARY = re.compile(r'<<"((?:[^"\\]|\\.)*)">>')
+PAIR = re.compile(r"\{('(?:[^'\\]|\\.)*'),([^{}]*)\}")
 # Of a body that is no text, so much is shown in each line.
 HEX_BYTES = 16
 
@@ -47,7 +55,10 @@ def change(
         CommandFailed: the broker refuses, or there is none
     """
     out = sys.stdout if out is None else out
-    answer = broker.ask(command, **arguments)
+    try:
+        answer = broker.ask(command, **arguments)
+    except Refused as error:
+        raise Refused(_in_words(error.text, command), error.code) from None
     del answer["ok"]
     if as_json:
         out.write(json.dumps(answer) + "\n")
@@ -55,9 +66,25 @@ def change(
     if "messages" in answer:
         answer["messages"] = plural(answer["messages"], "message")
     if answer.get("created") is False:
-        done = f"{done.removesuffix(' declared')} exists already"
+        is_changed = done.endswith(" set")
+        done = done.removesuffix(" set").removesuffix(" declared")
+        done += " changed" if is_changed else " exists already"
     out.write(cell(done.format_map(answer)) + "\n")
     return 0
+
+
+def _in_words(text: str, command: str) -> str:
+    """A refusal in the words of the command line: those of the broker are RabbitMQ's.
+
+    `[{<<"key">>,<<"value">>}]` becomes `'key': 'value'`.
+    """
+    if command in DECLARED:
+        text = f"declare{text.removeprefix('put')}"
+    text = INVALID.sub("", text)
+    if BINARY.search(text):
+        text = PAIR.sub(r"\1: \2", BINARY.sub(r"'\1'", text))
+        text = re.sub(r"\[(.*)\] are not", r"\1 are not", text)
+    return text
 
 
 def publish(

@@ -40,7 +40,7 @@ from vouchmq.store.replication.record import Subjects
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from vouchmq.server.replication.addresses import Server
     from vouchmq.server.replication.jetstream import StreamInfo
@@ -380,3 +380,30 @@ async def check(engine: Engine) -> tuple[list[str], list[str]]:
     job = partial(see_servers, engine.monitors, tls() if tls is not None else None)
     reports = await asyncio.get_running_loop().run_in_executor(None, job)
     return faults_of(info, engine.pattern, reports)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What can be known of a log from outside.
+
+    Args:
+        info: of the stream
+        faults: what forbids the use of the log
+        unseen: what could not be seen, and need not be
+        log: which the stream has
+    """
+
+    info: StreamInfo
+    faults: Sequence[str]
+    unseen: Sequence[str]
+    log: LogFound | None
+
+
+async def see(engine: Engine) -> Seen:
+    """Everything that is asked before a log is used.
+
+    Raises:
+        JetStreamError: there is no such stream, or nobody answers
+    """
+    faults, unseen = await check(engine)
+    return Seen(await ask_info(engine), faults, unseen, await find_log(engine))

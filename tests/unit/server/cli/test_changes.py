@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.server.cli.brokers import AnsweringBroker
+from vouchmq.server.cli.client import Refused
 from vouchmq.server.cli.running import changes, moving
 
 
@@ -133,3 +134,29 @@ def test_what_was_moved_is_said_and_what_stays_fails() -> None:
         out = io.StringIO()
         assert moving.move(broker, "move", arguments, as_json=True, out=out) == code
         assert json.loads(out.getvalue()) == answer
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        (
+            'Validation failed\n\n<<"a b">> is not a valid maximum length',
+            "'a b' is not a valid maximum length",
+        ),
+        (
+            'Validation failed\n\n[{<<"foo">>,<<"x">>},{<<"max">>,5}] are not recognised policy',
+            "'foo': 'x','max': 5 are not recognised policy",
+        ),
+        ("Validation failed\n\n-1 is not a valid queue expiry", "-1 is not a valid queue expiry"),
+        ("no queue '[<<'", "no queue '[<<'"),
+    ],
+)
+def test_refusals_are_no_terms_of_erlang(said: str, text: str) -> None:
+    class RefusingBroker(AnsweringBroker):
+        def ask(self, command: str, /, **arguments: object) -> dict[str, Any]:
+            raise Refused(f"{command}: {said}", 406)
+
+    for command, name in (("put policy", "put policy"), ("put queue", "declare queue")):
+        with pytest.raises(Refused) as caught:
+            changes.change(RefusingBroker(), command, {}, "", as_json=False)
+        assert (caught.value.text, caught.value.code) == (f"{name}: {text}", 406)

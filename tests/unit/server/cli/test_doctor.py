@@ -18,7 +18,7 @@ from tests.unit.server.replication.reports import GOOD, info
 from vouchmq.server.cli.doctor import choices, disk, host, limits, run, shared_log
 from vouchmq.server.cli.doctor.findings import Finding, Level
 from vouchmq.server.cli.main import main
-from vouchmq.server.edge.replicated.engine import Engine, LogFound
+from vouchmq.server.edge.replicated.engine import Engine, LogFound, Seen
 from vouchmq.server.replication.jetstream import (
     STREAM_NOT_FOUND,
     Cluster,
@@ -375,12 +375,12 @@ def log_found(
     settings: Settings = LOG, *, error: JetStreamError | None = None, **changes: object
 ) -> list[tuple[Level, str]]:
     """What is found of a log that is well but for this."""
-    seen = shared_log.Seen(info(), (), (), LogFound(bytes(16), True, 1, 0, 0))
+    seen = Seen(info(), (), (), LogFound(bytes(16), True, 1, 0, 0))
 
-    def look(_: Engine) -> shared_log.Seen:
+    def look(_: Engine) -> Seen:
         if error is not None:
             raise error
-        return seen._replace(**changes)  # type: ignore[arg-type]
+        return replace(seen, **changes)  # type: ignore[arg-type]
 
     return [(each.level, each.text) for each in shared_log.check_log(settings, look)]
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 
@@ -263,6 +264,20 @@ def test_a_directory_that_cannot_be_read_is_named_once(
             ["store", "check", "--jsn", "d"],
             "no such option '--jsn' (did you mean --json?); see vouchmq store check --help",
         ),
+        # Two letters and the dashes are no likeness.
+        (["serve", "--bogus"], "no such option '--bogus'; see vouchmq serve --help"),
+        (
+            ["get", "q", "--count", "abc"],
+            "invalid value for '--count': 'abc' is not a valid integer; see vouchmq get --help",
+        ),
+        (
+            ["bench", "--rate", "x"],
+            "invalid value for '--rate': 'x' is not a valid number; see vouchmq bench --help",
+        ),
+        (
+            ["ha", "create", "--ha-stream", "a.b"],
+            "--ha-stream: expected up to 100 letters, digits, _ and -, not 'a.b'",
+        ),
         (
             ["ledger", "on", "off"],
             "got unexpected extra argument (off); see vouchmq ledger on --help",
@@ -339,6 +354,30 @@ def test_every_command_can_be_imported_and_explains_itself() -> None:
             done = CliRunner().invoke(program.program, [*path, "--help"])
             assert done.exit_code == 0, (path, done.stderr)
             assert done.stdout.startswith(f"Usage: vouchmq {' '.join(path)} ")
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_what_is_missing_is_named_as_pip_knows_it(
+    is_installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A checkout that is not installed is no package that an index has."""
+
+    class Installed:
+        name = "vouchmq"
+
+    def found(_: str) -> type[Installed]:
+        if not is_installed:
+            raise metadata.PackageNotFoundError
+        return Installed
+
+    monkeypatch.setattr(metadata, "distribution", found)
+    monkeypatch.setattr(handover, "find_spec", lambda _: None)
+    done = CliRunner().invoke(program.program, ["audit"])
+    package = "vouchmq" if is_installed else "."
+    assert (done.exit_code, done.stderr) == (
+        2,
+        f"vouchmq: audit needs pyspark and pyarrow: pip install '{package}[spark]'\n",
+    )
 
 
 def test_a_list_is_given_in_one_flag_or_in_several(started: list[Settings]) -> None:

@@ -174,6 +174,7 @@ def test_names_are_a_list_in_the_file(tmp_path: Path) -> None:
         ("node", "a\nb", "must not have control characters: 'a\\nb'"),
         ("node", "a\x85b", "must not have control characters: 'a\\x85b'"),
         ("default_user", "é" * 128, "expected at most 255 bytes, not 256"),
+        ("ha_stream", "a.b", "expected up to 100 letters, digits, _ and -, not 'a.b'"),
         ("tls_verify", "always", "expected one of verify_none, verify_peer, not 'always'"),
         ("auth_mechanisms", "none", "expected some of PLAIN, AMQPLAIN, EXTERNAL, not 'none'"),
         (

@@ -227,7 +227,7 @@ def test_blocks_that_were_safe_are_never_cut_off_for_a_log_without_them() -> Non
     own.batch()
     disk = led(own)
     before = octets_on(disk)
-    with pytest.raises(LogBroken, match="does not have block 7, which is here and was safe"):
+    with pytest.raises(LogBroken, match=r"does not have block 7, .* without ha_log"):
         read(Mirror(disk, LOG_ID), a_chain().messages)
     assert octets_on(disk) == before
     with pytest.raises(LogBroken, match="does not have block 7"):
