@@ -269,6 +269,15 @@ class Sites:
         wait_until(is_there, self.evidence, limit_s=PATIENCE_S)
         return found[0]
 
+    def wait_for_claim(self, after: int) -> SiteBroker:
+        """Wait until a broker serves with a later claim, perhaps one that has led before."""
+        wait_until(
+            lambda: any(int(each["epoch"]) > after for each in self._serving()),
+            self.evidence,
+            limit_s=PATIENCE_S,
+        )
+        return self.leader or self.wait_for_leader()
+
     def wait_for_standbys(self, count: int) -> None:
         """Wait until so many brokers could take over."""
         wait_until(
