@@ -25,7 +25,7 @@ NOT_METRICS: Final = {"vouchmq_instance"}
 # Exported by a broker with a shared log only.
 OF_A_LOG: Final = {
     *(ALARMS["replication"][0], "vouchmq_ha_serving", "vouchmq_ha_standbys"),
-    "vouchmq_ha_standby_lag_seconds",
+    *("vouchmq_ha_standby_lag_seconds", "vouchmq_ha_log_bytes", "vouchmq_ha_log_max_bytes"),
 }
 
 
