@@ -300,11 +300,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for verdict in verdicts:
         print(json.dumps(verdict), flush=True)
     if options.out:
-        command = "python -m bench.replicated " + " ".join(given)
-        results = {"command": command, "conditions": where, "rows": rows, "targets": verdicts}
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        store(options.out, "bench.replicated", given, where, rows=rows, targets=verdicts)
     is_missed = options.gate and not all(each["is_met"] for each in verdicts)
     return int(is_missed or any("errors" in row for row in rows))
+
+
+def store(
+    out: Path, module: str, given: Sequence[str], where: dict[str, object], **found: object
+) -> None:
+    """Write what was found, with the command and the conditions."""
+    command = " ".join(("python -m", module, *given))
+    results = {"command": command, "conditions": where, **found}
+    out.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def all_pauses(log_set: LogSet, sets: Sequence[Nodes], count: int, n: int) -> list[Row]:

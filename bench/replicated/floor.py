@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.measure import play
-from bench.replicated.__main__ import ROWS, shape_for
+from bench.replicated.__main__ import ROWS, shape_for, store
 from bench.replicated.nodes import NODES, LogServer, log_servers, rabbitmq_quorum, wait_for
 from bench.run import await_quiet, conditions
 from bench.servers import ROOT, ServerError
@@ -166,9 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in rows:
         print(json.dumps(row))
     if options.out:
-        command = "python -m bench.replicated.floor " + " ".join(given)
-        results = {"command": command, "conditions": where, "rows": rows}
-        options.out.write_text(json.dumps(results, indent=1) + "\n")
+        store(options.out, "bench.replicated.floor", given, where, rows=rows)
     return 0
 
 

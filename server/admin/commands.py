@@ -116,11 +116,11 @@ class ControlCommands:
         if name is None:
             refuse(reply, "a request needs a command")
         elif command is None:
-            text = f"this broker has no command {name!r}"
+            why_not = self._why_not
             reply(
                 {
                     "ok": False,
-                    "error": text if self._why_not is None else self._why_not(),
+                    "error": why_not() if why_not else f"this broker has no command {name!r}",
                     "code": 404,
                     "commands": self.names,
                 }

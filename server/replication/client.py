@@ -272,9 +272,8 @@ class Client:
 
     def closed(self, reason: str) -> None:
         """Try the next server; what was under way has failed."""
-        server = self._servers[self._next]
         if self._connection is not None and self._connection.is_silent:
-            self._silent_at[server] = self._loop.time()
+            self._silent_at[self._connection.server] = self._loop.time()
         self._connection = None
         self._drop_second()
         self.trouble = reason
@@ -336,14 +335,9 @@ class Client:
         now = self._loop.time()
         count = len(self._servers)
         places = [(self._next + step) % count for step in range(1, count + 1)]
-        return next(
-            (
-                each
-                for each in places
-                if now - self._silent_at.get(self._servers[each], -SILENT_S) >= SILENT_S
-            ),
-            places[0],
-        )
+        silent_at = [self._silent_at.get(self._servers[each], -SILENT_S) for each in places]
+        heard = [each for each, at in zip(places, silent_at, strict=True) if now - at >= SILENT_S]
+        return (heard or places)[0]
 
     def _connect_later(self) -> None:
         self._failed_servers += 1

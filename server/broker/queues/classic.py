@@ -339,9 +339,9 @@ class ClassicQueue(HostQueue):
         line = self.ready
         # The ledger, of which a recorder is, hears of a delivery before the journal does.
         is_plain = self.hooks is None and self.levels is None and self.recorder is None
-        if is_plain and self.holds_stored and line.store_id and not self.returned_count:
-            for lsn in self.subscribers.certain_lsns(line.ready):
-                self._log.delivered(line.store_id, lsn)
+        is_stored = self.holds_stored and line.store_id
+        if is_plain and is_stored and not self.returned_count:
+            self._log.delivered(line.store_id, self.subscribers.certain_lsn(line.ready))
 
     def next_ready(self, *, at_once: bool = False) -> ReadyList | None:
         """The line whose head is next, None when nothing is ready or can be read now."""

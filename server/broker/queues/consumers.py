@@ -295,14 +295,14 @@ class QueueConsumers:
         group.add(consumer)
         self._group_of[consumer] = group
 
-    def certain_lsns(self, ready: deque[Message]) -> tuple[int, ...]:
-        """Return the LSN of the head if just that is sure to go, to somebody who owes an ack.
+    def certain_lsn(self, ready: deque[Message]) -> int:
+        """Return the LSN of the head if just that is sure to go, to somebody who owes an ack; or 0.
 
         So it is with a message that comes alone, and with one consumer that takes one at a time.
         """
         groups = self.groups
         if not ready or len(groups) != 1 or self.single_active is not None:
-            return ()
+            return 0
         group, head = groups[0], ready[0]
         if len(group) == 1:
             only = group.oldest
@@ -311,7 +311,7 @@ class QueueConsumers:
             # Of several each may take one of several.
             first = group.first_able(head[0]) if len(ready) == 1 else None
             is_sure = first is not None and not first.no_ack
-        return (lsn_of(head[2]),) if is_sure else ()
+        return lsn_of(head[2]) if is_sure else 0
 
     def _serve_no_more(self, consumer: ConsumerPort) -> bool:
         group = self._group_of.pop(consumer, None)
