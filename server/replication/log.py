@@ -14,6 +14,10 @@ What holds:
   from the other servers: such a one goes on telling an end, accepts, and commits nothing.
 - The end of the log comes from the stream's leader alone, and so does "there is nothing". Other
   replicas may be behind; what they have is committed, what they lack may exist.
+- A request to any replica may reach one that is paused, and whoever asks again may reach it again.
+  So after a batch of which nothing has come, the stream's leader is asked for one message after the
+  other, for `NOT_DIRECT_S`. The limit is below the time after which a writer begins to read anew,
+  or it would never pass.
 - A leader that is cut off from the others does not know that it is none any more, and tells an end
   that is older than what others have been told. It says itself how long it has not heard them, and
   its end counts only while it hears a majority. (Followers hear it each second.)
@@ -53,7 +57,8 @@ log = structlog.get_logger(__name__)
 
 APPEND_LIMIT_S: Final = 2.0
 QUESTION_LIMIT_S: Final = 1.0
-BATCH_LIMIT_S: Final = 5.0
+BATCH_LIMIT_S: Final = 2.0
+NOT_DIRECT_S: Final = 10.0
 PURGE_LIMIT_S: Final = 10.0
 # Longer than any other question: nobody waits for it.
 SIZE_LIMIT_S: Final = 10.0
@@ -128,6 +133,8 @@ class NatsLog:
         self._known_last = 0
         self._denied_since = 0.0
         self._is_stopped = False
+        # Until then only the stream's leader is asked for messages.
+        self._not_direct_until = 0.0
         # Why nothing is committed, in the engine's words; "" while appends and readings succeed.
         self._trouble = ""
 
@@ -310,6 +317,7 @@ class NatsLog:
         payload: bytes,
         answered: Callable[[_Reading, Message], bool],
         limit_s: float,
+        failed: Callable[[str], None] | None = None,
     ) -> None:
         """Ask something for the present reading; without an answer all is asked again."""
         reading = self._reading
@@ -319,7 +327,7 @@ class NatsLog:
             f"{API}{what}.{self._stream}",
             [payload],
             partial(self._answered, answered, reading),
-            self._ask_again,
+            failed or self._ask_again,
             limit_s=limit_s,
         )
 
@@ -370,10 +378,22 @@ class NatsLog:
         if self._is_held:
             self._waiting_reading = reading
             return
+        if self._loop.time() < self._not_direct_until:
+            self._ask_leader(reading)
+            return
         count = min(BATCH_MESSAGES, reading.last - reading.next + 1)
         reading.previous = 0
         request = jetstream.batch_request(reading.next, count, BATCH_BYTES, reading.subject)
-        self._ask("DIRECT.GET", request, self._batch_answered, BATCH_LIMIT_S)
+        self._ask("DIRECT.GET", request, self._batch_answered, BATCH_LIMIT_S, self._batch_failed)
+
+    def _batch_failed(self, reason: str) -> None:
+        """The rest of a batch has not come, or nothing of it: whoever was asked may be paused."""
+        reading = self._reading
+        if reading is not None and not reading.previous and self.client.is_up:
+            self._not_direct_until = self._loop.time() + NOT_DIRECT_S
+            self._ask_leader(reading)
+        else:
+            self._ask_again(reason)
 
     def _batch_answered(self, reading: _Reading, message: Message) -> bool:
         """One message of a batch, or its end; whoever has it may be behind the leader."""

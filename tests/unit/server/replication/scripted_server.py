@@ -153,6 +153,8 @@ class ScriptedStream:
     # Messages of the next batch that get lost on the way.
     dropped: set[int] = field(default_factory=set)
     has_direct: bool = True
+    # The replica that is asked for batches is paused.
+    is_paused: bool = False
     batch_messages: int = 3
     # When the leader has heard each follower.
     heard_s: tuple[float, ...] = (0.2, 1.0)
@@ -164,6 +166,8 @@ class ScriptedStream:
             followers = [{"name": "n", "active": int(each * 1e9)} for each in self.heard_s]
             info = {"state": {"last_seq": last}, "cluster": {"leader": "n1", "replicas": followers}}
             return [(b"", json.dumps(info).encode())]
+        if subject.startswith("$JS.API.DIRECT.GET") and self.is_paused:
+            return []
         if subject.startswith("$JS.API.DIRECT.GET"):
             return self._batch(json.loads(payload)) if self.has_direct else [NO_LEADER]
         if subject.startswith("$JS.API.STREAM.MSG.GET"):

@@ -20,6 +20,7 @@ from tests.unit.server.replication.scripted_server import (
     ScriptedStream,
     until,
 )
+from vouchmq.server.replication import log
 from vouchmq.server.replication.addresses import Server
 from vouchmq.server.replication.connection import Options
 from vouchmq.server.replication.log import FIRST_REFUSAL_DELAY_S, NatsLog
@@ -222,6 +223,26 @@ async def test_everything_is_found_once_and_in_order(stream: ScriptedStream) -> 
         await answers.wait_for("ended", 9, 10)
     there = [("found", 9, each, b"%d" % each) for each in (2, 3, 4, 5, 8, 9, 10)]
     assert answers.told == [*there, ("ended", 9, 10)]
+
+
+async def test_a_paused_replica_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any of them may get the request; the stream's leader has everything."""
+    monkeypatch.setattr(log, "BATCH_LIMIT_S", 0.1)
+    stream, answers = ScriptedStream(is_paused=True), Answers()
+    stream.put(b"a", b"b", b"c")
+    async with (
+        ScriptedServer(stream.answer) as server,
+        started([server.address], answers) as engine,
+    ):
+        engine.read_from(1, 1)
+        await answers.wait_for("ended", 1, 3)
+        engine.read_from(2, 2)
+        await answers.wait_for("ended", 2, 3)
+        assert sum(each.startswith("$JS.API.DIRECT.GET") for each in server.asked) == 1
+    assert [what[:3] for what in answers.told] == [
+        *(("found", 1, 1), ("found", 1, 2), ("found", 1, 3), ("ended", 1, 3)),
+        *(("found", 2, 2), ("found", 2, 3), ("ended", 2, 3)),
+    ]
 
 
 async def test_nothing_beyond_the_end_is_told() -> None:
