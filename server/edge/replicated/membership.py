@@ -280,6 +280,12 @@ class Membership:
                     self._news.clear()
         except TimeoutError:
             log.warning("replication.handover_failed", reason=self._node.trouble)
+        runtime = self._runtime
+        # What becomes due behind the handover, such as a delayed message, is in no log.
+        if runtime is not None and (
+            self._node.waiting_bytes or runtime.journal_writer.has_unwritten
+        ):
+            self._break_off_ledger()
 
     def close(self) -> None:
         """Let go of the log."""
@@ -301,12 +307,15 @@ class Membership:
     def end(self, reason: str) -> None:
         self.ended = reason
         log.warning("replication.stepped_down", reason=reason)
-        has_all = self._is_handing_over and not self._node.waiting_bytes
-        if not has_all and self._runtime is not None and self._runtime.ledger is not None:
-            self._runtime.ledger.break_off()
+        if not self._is_handing_over:
+            self._break_off_ledger()
         self._stop_leading()
         self._stop()
         self.wake()
+
+    def _break_off_ledger(self) -> None:
+        if self._runtime is not None and self._runtime.ledger is not None:
+            self._runtime.ledger.break_off()
 
     def fail(self, reason: str) -> None:
         self._broken = reason
