@@ -252,6 +252,10 @@ _TAG_BIT: Final = struct.Struct(">QB")
 # A whole frame: type, channel, size, class, method, tag, bits, end.
 _CONFIRM_FRAME: Final = struct.Struct(">BHIHHQBB")
 _CONFIRM_SIZE: Final = 4 + _TAG_BIT.size
+# By themselves: a tuple that is unpacked in a call is made a list and a tuple, compiled.
+_BASIC: Final = c.BASIC_ACK[0]
+_ACK: Final = c.BASIC_ACK[1]
+_NACK: Final = c.BASIC_NACK[1]
 _MAX_COUNT: Final = 0xFFFF_FFFF
 
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -438,7 +442,7 @@ def get_empty(channel: int) -> bytes:
 def basic_ack(channel: int, tag: int, multiple: bool) -> bytes:
     """basic.ack as a publisher confirm; `tag` is the publish sequence number."""
     return _CONFIRM_FRAME.pack(
-        c.FRAME_METHOD, channel, _CONFIRM_SIZE, *c.BASIC_ACK, tag, multiple, c.FRAME_END
+        c.FRAME_METHOD, channel, _CONFIRM_SIZE, _BASIC, _ACK, tag, multiple, c.FRAME_END
     )
 
 
@@ -446,7 +450,7 @@ def basic_nack(channel: int, tag: int, multiple: bool, requeue: bool = False) ->
     """basic.nack as a negative confirm; `tag` is the publish sequence number."""
     bits = multiple | requeue << 1
     return _CONFIRM_FRAME.pack(
-        c.FRAME_METHOD, channel, _CONFIRM_SIZE, *c.BASIC_NACK, tag, bits, c.FRAME_END
+        c.FRAME_METHOD, channel, _CONFIRM_SIZE, _BASIC, _NACK, tag, bits, c.FRAME_END
     )
 
 

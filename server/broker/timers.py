@@ -19,6 +19,23 @@ GRAIN_MS: Final = 1
 MOST_MS: Final = 60_000
 
 
+class MillisecondClock:
+    """A clock of seconds in whole milliseconds: each message that is stored asks for them.
+
+    Args:
+        clock: monotonic seconds
+    """
+
+    __slots__ = ("_clock",)
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+
+    def now_ms(self) -> int:
+        """The present, rounded down."""
+        return int(self._clock() * 1000.0)
+
+
 class Timers:
     """Runs jobs when their time has come.
 

@@ -57,7 +57,7 @@ from vouchmq.server.broker.features.feature import FeatureContext
 from vouchmq.server.broker.features.options import X_DEAD_LETTER_EXCHANGE
 from vouchmq.server.broker.paging.paged_store import DiskPages, JournalClock
 from vouchmq.server.broker.paging.pager import Pager
-from vouchmq.server.broker.timers import Timers
+from vouchmq.server.broker.timers import MillisecondClock, Timers
 from vouchmq.server.connection.committed import Commits
 from vouchmq.server.errors import StartupError
 from vouchmq.server.ledger.active import ActiveLedger
@@ -141,10 +141,6 @@ class Host:
     elsewhere: Elsewhere | None = None
     report: Callable[[BaseException], None] = report_bug
 
-    def now_ms(self) -> int:
-        """The clock in milliseconds, rounded down."""
-        return int(self.clock() * 1000)
-
     def random_bytes(self, count: int) -> bytes:
         """So many random bytes, 16 of each token."""
         tokens = (self.random_token() for _ in range(-(-count // TOKEN_BYTES)))
@@ -216,7 +212,7 @@ def start_broker(
         StoreError: the data directory is locked, damaged beyond use or of a newer format
         StartupError: the ledger or `restored` refuses; no trace of this start is left
     """
-    journal_clock = JournalClock(host.now_ms, host.wall_ms)
+    journal_clock = JournalClock(MillisecondClock(host.clock).now_ms, host.wall_ms)
     journal, recovered = open_journal(
         disk,
         segment_size_bytes=settings.segment_size_bytes,
@@ -356,14 +352,15 @@ class BrokerRuntime:
         self.turn = turn = Turn(host.call_soon, host.report, host.clock, flow, recovered_lsn)
         self.events = EventBus()
         self.alarms = new_alarms(settings, host, turn, self.events)
-        self.timers = Timers(host.now_ms, host.call_later or never)
+        now_ms = MillisecondClock(host.clock).now_ms
+        self.timers = Timers(now_ms, host.call_later or never)
         self.scratch = new_scratch(settings, disk, worker)
         pages = DiskPages(journal, self.scratch, turn.storage_failed, journal_clock)
         self.pager = new_pager(settings, pages, self.alarms)
         self.write_rejection = WriteRejection(
             journal, turn.wake, self.alarms, lambda: free_octets(disk)
         )
-        self.enqueuer = Enqueuer(journal, host.now_ms)
+        self.enqueuer = Enqueuer(journal, now_ms)
         pace = new_pace(host, turn, self.alarms, vhosts)
         self.dead_letter_publisher = DeadLetterPublisher(
             vhosts.get,

@@ -517,9 +517,10 @@ class Pager:
         self.total += octets
         if is_new:
             self._came_octets += octets
-        if line.octets > TINY_OCTETS:
+        held_octets = line.octets
+        if held_octets > TINY_OCTETS:
             self._sized[line] = None
-            if line.octets > self._queue_octets or line.backlog is not None:
+            if held_octets > self._queue_octets or line.backlog is not None:
                 self._crowded[line] = None
 
     def go_on(self, line: Pageable) -> None:
