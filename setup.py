@@ -23,7 +23,7 @@ protocol: states text
 server: version
 server.auth: attempts authenticator connection_limits failed_logins passwords
 server.broker: counters delays enqueue events message timers
-server.broker.dead_letter: pace
+server.broker.dead_letter: headers pace
 server.broker.paging: paged_store pager
 server.broker.queues: classic consumers parked priority ready_list requeued settlement
 server.channel: channel confirms consumer plans publish queue_seq route timeouts tx unacked

@@ -374,10 +374,18 @@ def with_headers(block: bytes, headers: Table, *, without: frozenset[str] | set[
     Spec: FRAME-53
     """
     cleared = without_headers(block, without | set(headers))
-    span = _spans(cleared).get(_HEADERS)
-    body = cleared[span[0] + 4 : span[1]] if span is not None else b""
-    body += encode_table(headers)[4:]
-    return _with_value(cleared, _HEADERS, LENGTH.pack(len(body)) + body)
+    return with_entries(cleared, encode_table(headers)[4:])
+
+
+def with_entries(block: bytes, entries: bytes) -> bytes:
+    """`block` with encoded headers added behind those that it has.
+
+    Raises:
+        FrameError: 501, ids 60,40.
+    """
+    span = _spans(block).get(_HEADERS)
+    body = block[span[0] + 4 : span[1]] + entries if span is not None else entries
+    return _with_value(block, _HEADERS, LENGTH.pack(len(body)) + body)
 
 
 def without_expiration(block: bytes) -> bytes:

@@ -9,6 +9,7 @@ Spec: DLX-06, DLX-13 … DLX-22
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.protocol.constants import PERSISTENT_DELIVERY_MODE
@@ -29,11 +30,17 @@ from vouchmq.protocol.fields import (
     as_integer,
     as_text,
     decode_shortstr,
+    encode_table,
     long_int,
     longstr,
     timestamp,
 )
-from vouchmq.protocol.properties import Properties, with_headers, without_expiration
+from vouchmq.protocol.properties import (
+    Properties,
+    with_entries,
+    with_headers,
+    without_expiration,
+)
 from vouchmq.protocol.text import decode_text, encode_text
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
 X_DEATH: Final = "x-death"
 FIRST: Final = "x-first-death-"
 LAST: Final = "x-last-death-"
+ADDED: Final = (X_DEATH, FIRST, LAST)
 _MOST: Final = (1 << 63) - 1  # what a client says may be that much already
 _REASONS: Final = tuple(DeadLetterReason)
 # What is known of a block with a long x-death is some hundred objects, all of which the garbage
@@ -148,17 +156,40 @@ def _rewrite(block: bytes, death: Death, exchange: str, routing_key: str) -> _Re
     properties = Properties(block)
     headers = properties.headers or {}
     copies = _copies(headers)
-    added: Table = {X_DEATH: _x_death(headers, properties.expiration, death, exchange, routing_key)}
-    facts = {"queue": death.queue, "reason": death.reason.value, "exchange": exchange}
+    persistent = properties.delivery_mode == PERSISTENT_DELIVERY_MODE
+    if not any(key == "CC" or key.startswith(ADDED) for key in headers):
+        # The usual one: its first death, and nothing of its own has to go.
+        added, entries = _first_death(death, exchange, routing_key, properties.expiration)
+        written = without_expiration(with_entries(block, entries))
+        return _Rewritten(written, copies, headers | added, persistent, 1)
+    x_death = _x_death(headers, properties.expiration, death, exchange, routing_key)
+    added = {X_DEATH: x_death}
+    facts = _facts(death, exchange)
     if not any(FIRST + name in headers for name in facts):
-        added |= {FIRST + name: longstr(text) for name, text in facts.items()}
-    added |= {LAST + name: longstr(text) for name, text in facts.items()}
+        added |= {FIRST + name: text for name, text in facts.items()}
+    added |= {LAST + name: text for name, text in facts.items()}
     without = {"CC"} if death.routing_key is not None else _NOTHING
     written = without_expiration(with_headers(block, added, without=without))
-    persistent = properties.delivery_mode == PERSISTENT_DELIVERY_MODE
-    tables = (event.value for event in _events(added[X_DEATH]))
+    tables = (event.value for event in _events(x_death))
     hops = sum(as_integer(one.get("count")) or 0 for one in tables if isinstance(one, dict))
     return _Rewritten(written, copies, Properties(written).headers, persistent, hops)
+
+
+def _facts(death: Death, exchange: str) -> Table:
+    facts = {"queue": death.queue, "reason": death.reason.value, "exchange": exchange}
+    return {name: longstr(text) for name, text in facts.items()}
+
+
+@lru_cache(MOST_REWRITTEN)
+def _first_death(
+    death: Death, exchange: str, routing_key: str, expiration: str | None
+) -> tuple[Table, bytes]:
+    """The headers that a message without any of them gets, also encoded: many share these."""
+    added: Table = {X_DEATH: _x_death({}, expiration, death, exchange, routing_key)}
+    facts = _facts(death, exchange)
+    for begin in (FIRST, LAST):
+        added |= {begin + name: text for name, text in facts.items()}
+    return added, encode_table(added)[4:]
 
 
 _rewritten = remembered(_rewrite, MOST_REWRITTEN)
