@@ -15,6 +15,7 @@ not know how a broker is started, nor sockets.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -51,6 +52,9 @@ SIZE_TICKS: Final = 40
 POSITION_TICKS: Final = 20
 # So long nothing may be committed until publishers are blocked.
 STALLED_S: Final = 2.0
+# A record waits so long at most for answers to the one before. Half of what a record takes; timers
+# of the loop are no finer.
+GATHER_S: Final = 0.001
 # A standby that has had all of the log so lately may take over.
 CAUGHT_UP_S: Final = 5.0
 
@@ -423,7 +427,9 @@ class Node:
 
     def _claim_at(self, at: Position) -> None:
         log.info("replication.claiming", epoch=at.epoch + 1, sequence=at.sequence)
-        writer = self._writer = LogWriter(self, self, self._subjects, at)
+        writer = self._writer = LogWriter(
+            self, self, self._subjects, at, gather=partial(self._loop.call_later, GATHER_S)
+        )
         writer.claim(self._name, self._random_bytes(record.NONCE_SIZE))
 
     def recover(self) -> None:

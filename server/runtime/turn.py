@@ -253,6 +253,10 @@ class Turn:
         finally:
             self._is_to_flush = False
         is_out = self.flush()
+        if self.observers:
+            # Before the sync, which may be waited for here: a shared log takes as long again.
+            for observer in list(self.observers):
+                self._guard(observer)
         if self._writer is not None and self._writer.wants_sync:
             if is_out:
                 self._writer.sync()
@@ -261,9 +265,6 @@ class Turn:
                 self._call_soon(self._writer.sync)
         if flow.waiting:
             flow.rests()
-        if self.observers:
-            for observer in list(self.observers):
-                self._guard(observer)
 
     def _run(self) -> None:
         """Everything before the sockets."""

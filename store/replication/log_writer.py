@@ -41,13 +41,19 @@ What was tried: a time-out of *quiet* instead of the record's *age* never came w
 breaking the quiet. So `tick` counts for the record under way, whatever else happens. To compare
 claims by their content alone made the loser take the winner's for its own.
 
-What it costs: nobody waits for a record of others. A block for which nobody waits (`request`) goes
-with the next record, as it goes with the next sync; else a lone confirm would wait for the record
-with the ack of the message before.
+Whoever has a window answers confirms with as many messages. Sent at once, what came while a record
+was under way would be the next one, and the answers to that record the one after: half of a window
+in each, and a record costs the engine more than what is in it. So the next record waits for the
+answers (`gather`), until as much waits as was committed and waiting when the last one ended, and no
+longer than the answers take. Where they do not come that is left out, for more and more records.
+
+What it costs: a block for which nobody waits (`request`) goes with the next record, as it goes with
+the next sync; else a lone confirm would wait for the record with the ack of the message before.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.store.errors import LogBroken, UnsupportedFormat
@@ -57,7 +63,7 @@ from vouchmq.store.replication.log_view import LogView
 from vouchmq.store.replication.record import RecordHeader
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from vouchmq.store.replication.log_edge import LogEdge
     from vouchmq.store.replication.log_view import Position
@@ -73,6 +79,11 @@ _OLD_TICKS: Final = 2
 # So many readings may end behind messages that are gone: a later one finds the claim of who
 # purged them.
 _HOLES: Final = 2
+# A record waits for seven of eight answers: not all come at the same time.
+_GATHERED: Final = 7
+_OF_GATHERED: Final = 8
+# After so many in a row whose answers did not come, 63 records wait for none.
+_MOST_MISSES: Final = 6
 
 
 class LogOwner(Protocol):
@@ -113,7 +124,14 @@ class _UnderWay:
 class LogWriter:
     """One epoch of one node, from its claim to its end; another needs another writer.
 
-    `at` is where the node has read and applied the log to, all of it. `nonce` is chance.
+    Args:
+        edge: the engine
+        owner: is told what becomes of it
+        subjects: names of what a record has
+        at: where the node has read and applied the log to, all of it
+        record_bytes: most that is in a record
+        gather: calls back after as long as answers to what was committed take; without it each
+            record takes what waits
     """
 
     def __init__(
@@ -124,6 +142,7 @@ class LogWriter:
         at: Position,
         *,
         record_bytes: int = RECORD_BYTES,
+        gather: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
         self.has_ended = False
         self.is_leading = False
@@ -145,6 +164,14 @@ class LogWriter:
         self._reading = 0
         # Kind of the record that ends this epoch, when everything before it is committed; or 0.
         self._last_kind = 0
+        self._gather = gather
+        # Of the last block that was appended, and the one that the next record waits for, or 0.
+        self._last_lsn = at.lsn
+        self._awaited_lsn = 0
+        # Of callbacks: those of earlier records tell nothing.
+        self._gathering = 0
+        # Records in a row whose answers did not come; how many are yet to be sent without waiting.
+        self._misses = self._skips = 0
 
     @property
     def at(self) -> Position:
@@ -179,7 +206,7 @@ class LogWriter:
         """Take in a block that was written to the journal."""
         cutter = self._cutter
         cutter.add(generation, offset, number, lsn, body)
-        self.last_number = number
+        self.last_number, self._last_lsn = number, lsn
         if cutter.size_bytes >= cutter.limit_bytes:
             self._next()
 
@@ -313,14 +340,17 @@ class LogWriter:
         size = cutter.size_bytes
         if size and (
             size >= cutter.limit_bytes
-            or cutter.next_number <= self._wanted_number
             or self._last_kind
+            or (cutter.next_number <= self._wanted_number and self._last_lsn >= self._awaited_lsn)
         ):
             self._begin_blocks()
         elif self._last_kind:
             self._begin(self._last_kind, (), self.at.epoch)
 
     def _begin_blocks(self) -> None:
+        if 0 < self._awaited_lsn <= self._last_lsn:
+            self._misses = 0
+        self._awaited_lsn = 0
         at = self.at
         generation, offset, block, lsn, part, parts, body = self._cutter.cut()
         header = RecordHeader(
@@ -329,6 +359,29 @@ class LogWriter:
             *(generation, offset, block, lsn, part, parts),
         )
         self._start(header, body)
+
+    def _await_answers(self, committed: int) -> None:
+        """Have the next record wait until as many messages came as were committed just now."""
+        if self._skips:
+            self._skips -= 1
+            return
+        at = self.at.lsn
+        expected = self._last_lsn - at + committed
+        if self._gather is None or expected <= 1:
+            return
+        self._awaited_lsn = at - (-expected * _GATHERED // _OF_GATHERED)
+        self._gathering += 1
+        self._gather(partial(self._gathered, self._gathering))
+
+    def _gathered(self, gathering: int) -> None:
+        """Answers have had their time: what has come goes now."""
+        if gathering != self._gathering or not self._awaited_lsn:
+            return
+        if self._last_lsn < self._awaited_lsn:
+            self._misses = min(self._misses + 1, _MOST_MISSES)
+            self._skips = (1 << self._misses) - 1
+        self._awaited_lsn = 0
+        self._next()
 
     def _begin(self, kind: int, body: Sequence[bytes], epoch: int) -> None:
         """Send a record without blocks."""
@@ -368,6 +421,7 @@ class LogWriter:
         The one behind it is sent first, so that the log works while confirms are written.
         """
         header = under_way.header
+        lsn = self.at.lsn
         self._view.advance(self.at.sequence + 1, header, under_way.checksum, under_way.size)
         at = self.at
         self._under_way = None
@@ -380,6 +434,8 @@ class LogWriter:
         if header.kind == record.CLAIM:
             self.is_leading = True
             self._owner.claimed()
+        if header.kind == record.BLOCKS:
+            self._await_answers(self.at.lsn - lsn)
         self._next()
         if header.kind == record.BLOCKS:
             if header.part == header.parts:

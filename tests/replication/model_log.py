@@ -9,7 +9,7 @@ leader looks like all of these at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -49,6 +49,14 @@ class Answer(NamedTuple):
     found: list[bytes]
 
 
+class Moment(NamedTuple):
+    """A callback that a node's writer has asked for."""
+
+    edge: Edge
+    asker: LogAnswers | None
+    job: Callable[[], None]
+
+
 class Edge:
     """A node's connection to the log; what of an earlier one is under way goes on its way."""
 
@@ -63,6 +71,10 @@ class Edge:
 
     def read_from(self, token: int, sequence: int) -> None:
         self.log.bag.append(Read(self, self.connection, token, sequence))
+
+    def gather(self, job: Callable[[], None]) -> None:
+        """Call back at some time, unless the node has begun anew: much may have happened then."""
+        self.log.bag.append(Moment(self, self.answers, job))
 
     def purge(self, subject: str) -> None:
         raise AssertionError(f"nobody purges {subject} here")
@@ -102,7 +114,7 @@ class ModelLog:
 
     def __init__(self, random: Random, first: bytes) -> None:
         self.messages = [first]
-        self.bag: list[Append | Read | Answer] = []
+        self.bag: list[Append | Read | Answer | Moment] = []
         # No more mishaps.
         self.is_kind = False
         self._random = random
@@ -124,9 +136,12 @@ class ModelLog:
             if chance > 0.06:
                 bag[at] = bag[-1]
                 bag.pop()
-            if chance > 0.92:
+            if chance > 0.92 and not isinstance(one, Moment):
                 return
-        if isinstance(one, Append):
+        if isinstance(one, Moment):
+            if one.edge.answers is one.asker:
+                one.job()
+        elif isinstance(one, Append):
             self._append(one)
         elif isinstance(one, Read):
             found = self.messages[one.sequence - 1 :]

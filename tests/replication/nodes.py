@@ -92,7 +92,9 @@ class Node:
     def write_from(self, at: Position) -> None:
         """Begin to write behind a position, with a claim."""
         self.edge.connection += 1
-        self.writer = self.writer_class(self.edge, self, SUBJECTS, at, record_bytes=RECORD_BYTES)
+        self.writer = self.writer_class(
+            *(self.edge, self, SUBJECTS, at), record_bytes=RECORD_BYTES, gather=self.edge.gather
+        )
         self.edge.answers = self.writer
         self._tail = at
         self.writer.claim(self.name, self.nonce())

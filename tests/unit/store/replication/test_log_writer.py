@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -18,7 +18,9 @@ NONCE = bytes(16)
 class Engine:
     """Keeps what it was asked; and what the writer told."""
 
-    def __init__(self, chain: Chain | None = None, record_bytes: int = 64) -> None:
+    def __init__(
+        self, chain: Chain | None = None, record_bytes: int = 64, *, gathers: bool = False
+    ) -> None:
         self.messages = [*(chain or Chain()).messages]
         self.sent: list[tuple[int, str, int, bytes]] = []
         self.reads: list[tuple[int, int]] = []
@@ -27,7 +29,11 @@ class Engine:
         view = LogView(log_id=LOG_ID)
         for sequence, raw in enumerate(self.messages, 1):
             view.found(sequence, raw)
-        self.writer = LogWriter(self, self, Subjects("t"), view.at, record_bytes=record_bytes)
+        self.moments: list[Callable[[], None]] = []
+        gather = self.moments.append if gathers else None
+        self.writer = LogWriter(
+            self, self, Subjects("t"), view.at, record_bytes=record_bytes, gather=gather
+        )
 
     def send(self, token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
         self.sent.append((token, subject, expected, b"".join(parts)))
@@ -82,9 +88,9 @@ class Engine:
         return one
 
 
-def leader(record_bytes: int = 64) -> Engine:
+def leader(record_bytes: int = 64, *, gathers: bool = False) -> Engine:
     """One that has claimed, behind the origin."""
-    engine = Engine(record_bytes=record_bytes)
+    engine = Engine(record_bytes=record_bytes, gathers=gathers)
     engine.writer.claim("n", NONCE)
     engine.take()
     assert engine.said == ["claimed"]
@@ -150,6 +156,82 @@ def test_a_full_record_waits_for_nobody() -> None:
     for number in (1, 2, 3):
         append(engine, number, is_wanted=False)
     assert (len(engine.sent), len(engine.last().body)) == (2, 30)
+
+
+def windows_in_step() -> Engine:
+    """Eight messages were committed while eight others waited: a window of sixteen."""
+    engine = leader(record_bytes=1000, gathers=True)
+    append_count(engine, 1, 8)
+    append_count(engine, 2, 16)
+    engine.take()
+    return engine
+
+
+def append_count(engine: Engine, number: int, lsn: int) -> None:
+    """A block is written up to this LSN, and somebody waits for it."""
+    engine.writer.appended(1, (number - 1) * 10, number, lsn, [bytes(10)])
+    engine.writer.request()
+
+
+def test_a_record_waits_for_the_answers_to_the_one_before() -> None:
+    engine = windows_in_step()
+    assert (engine.said[1:], len(engine.sent)) == ([(1, 8)], 2)
+    # Seven of eight have come, the waiting ones counted.
+    append_count(engine, 3, 21)
+    assert len(engine.sent) == 2
+    append_count(engine, 4, 22)
+    assert (len(engine.sent), engine.last().header.lsn) == (3, 22)
+    engine.take()
+    # All sixteen are in one record from now on.
+    append_count(engine, 5, 27)
+    assert len(engine.sent) == 3
+    append_count(engine, 6, 38)
+    assert (len(engine.sent), engine.last().header.lsn) == (4, 38)
+    # What was asked for earlier says nothing about this record.
+    for moment in engine.moments:
+        moment()
+    assert len(engine.sent) == 4
+
+
+def test_answers_that_do_not_come_are_waited_for_less_and_less() -> None:
+    engine = leader(record_bytes=1000, gathers=True)
+    append_count(engine, 1, 8)
+    waited: list[int] = []
+    for at in range(300):
+        # While a record is under way half as much comes as was in it, and nothing behind it.
+        append_count(engine, 2 + at, 16 + 8 * at)
+        engine.take()
+        if len(engine.sent) == 2 + at:
+            waited.append(at)
+            engine.moments.pop()()
+        assert len(engine.sent) == 3 + at
+    assert waited == [0, 2, 6, 14, 30, 62, 126, 190, 254]
+
+
+def test_a_confirm_for_each_waits_for_nothing() -> None:
+    engine = leader(record_bytes=1000, gathers=True)
+    for number in range(1, 20):
+        append_count(engine, number, number)
+        assert len(engine.sent) == number + 1
+        engine.take()
+    assert not engine.moments
+
+
+def test_a_full_record_and_the_last_one_wait_for_no_answers() -> None:
+    engine = leader(record_bytes=30, gathers=True)
+    append_count(engine, 1, 100)
+    append_count(engine, 2, 101)
+    engine.take()
+    assert len(engine.sent) == 2
+    append_count(engine, 3, 102)
+    append_count(engine, 4, 103)
+    assert len(engine.sent) == 3
+    engine.take()
+    append_count(engine, 5, 104)
+    engine.writer.hand_over()
+    assert len(engine.sent) == 4
+    engine.take()
+    assert engine.last().header.kind == record.HANDOVER
 
 
 def test_an_idle_leader_beats_with_a_record_of_its_own() -> None:
