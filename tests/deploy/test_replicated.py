@@ -183,6 +183,7 @@ def test_the_pod_is_that_of_one_broker(manifests: dict[tuple[str, str], Any]) ->
         pod = each["spec"]["template"]["spec"]
         pod.pop("affinity", None)
         pod.pop("topologySpreadConstraints", None)
+        pod.pop("initContainers", None)
         container = only_container(each)
         variables = {each["name"]: each for each in container.pop("env")}
         for name in ("readinessProbe", "livenessProbe"):
@@ -225,6 +226,28 @@ def test_the_chart_makes_what_the_manifest_says(manifests: dict[tuple[str, str],
     for key, theirs in manifests.items():
         for part in ("spec", "data"):
             assert compared(found[key].get(part)) == compared(theirs.get(part)), key
+
+
+def test_the_pod_of_helm_test_is_no_broker() -> None:
+    """With the labels of one it would be kept off the nodes of all three."""
+    values = {"replicated": {"enabled": True}}
+    found = documents("render", DEPLOY / "helm" / "vouchmq", json.dumps(values))
+    named = {(each["kind"], each["metadata"]["name"]): each for each in found}
+    labels = named["Pod", "shop-vouchmq-ping"]["metadata"]["labels"]
+    selector = named["StatefulSet", "shop-vouchmq"]["spec"]["selector"]["matchLabels"]
+    assert not selector.items() <= labels.items()
+
+
+def test_a_broker_waits_for_the_log_before_its_first_start(
+    manifests: dict[tuple[str, str], Any],
+) -> None:
+    """Without it brokers end, and are restarted later and later."""
+    stateful = manifests["StatefulSet", "vouchmq"]
+    [wait] = stateful["spec"]["template"]["spec"]["initContainers"]
+    broker = of_container(only_container(stateful))
+    check_log(of_container(wait), LOGS)
+    assert of_container(wait).items() <= broker.items()
+    assert "vouchmq doctor" in wait["command"][-1]
 
 
 def test_a_password_that_the_chart_makes_fits_into_addresses() -> None:
