@@ -100,6 +100,8 @@ class Connection(asyncio.Protocol):
         self._parser = nats.Parser()
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[Any] | None = None
+        # Of the server's name, those that were not tried yet.
+        self._addresses: list[str] = []
         self._timer: asyncio.TimerHandle | None = None
         self._is_greeted = False
         self._is_subscribed = False
@@ -115,11 +117,17 @@ class Connection(asyncio.Protocol):
     def start(self) -> None:
         """Connect; returns at once."""
         self._timer = self._loop.call_later(self._options.handshake_limit_s, self._too_late)
+        # By itself: what is given up while uvloop looks the name up in order to connect leaves a
+        # failure that nobody asks for, and asyncio writes that to the log.
+        self._await(self._loop.getaddrinfo(self.server.host, self.server.port), "name look-up")
+
+    def _connect(self) -> None:
+        """Try the next address of the server's name."""
         context = self._tls_context() if self._options.tls_first else None
         self._await(
             self._loop.create_connection(
                 lambda: self,
-                self.server.host,
+                self._addresses.pop(0),
                 self.server.port,
                 ssl=context,
                 server_hostname=self.server.host if context else None,
@@ -294,7 +302,14 @@ class Connection(asyncio.Protocol):
             if not isinstance(error, OSError | ssl.SSLError):
                 self.close(f"{name} failed: {error!r}")
                 raise error
-            self.close(f"{name} failed: {_text(error)}")
+            if name == "connect" and self._addresses and not self._is_closed:
+                self._connect()
+            else:
+                self.close(f"{name} failed: {_text(error)}")
+        elif name == "name look-up":
+            # One for each kind of socket.
+            self._addresses = [*dict.fromkeys(str(where[0]) for *_, where in task.result())]
+            self._connect()
         elif name == "TLS":
             self._transport = task.result()
             if self._is_closed:

@@ -15,7 +15,6 @@ not know how a broker is started, nor sockets.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -52,9 +51,10 @@ SIZE_TICKS: Final = 40
 POSITION_TICKS: Final = 20
 # So long nothing may be committed until publishers are blocked.
 STALLED_S: Final = 2.0
-# A record waits so long at most for answers to the one before. Half of what a record takes; timers
-# of the loop are no finer.
-GATHER_S: Final = 0.001
+# A record waits for answers to the one before for as long as that took, at most. Timers of the loop
+# are no finer than the first of these, and nobody waits longer than the other.
+SHORTEST_GATHER_S: Final = 0.001
+LONGEST_GATHER_S: Final = 0.008
 # A standby that has had all of the log so lately may take over.
 CAUGHT_UP_S: Final = 5.0
 
@@ -153,6 +153,7 @@ class Node:
         self._loop = loop
         self._random_bytes = random_bytes
         self._writer: LogWriter | None = None
+        self._sent_at = 0.0
         self._leading: Leading | None = None
         self._executor = executor
         self._position: LeaderPosition | None = None
@@ -226,7 +227,9 @@ class Node:
         self._leading = leading
         self._position = position
         self._recovered_block = recovered_block
-        self._standbys = Standbys((self.standby.progress.log_id or b"").hex(), self._loop.time())
+        self._standbys = Standbys(
+            self._name, (self.standby.progress.log_id or b"").hex(), self._loop.time()
+        )
         self._engine.listen(self._topics.reports, self._reported)
         self._engine.ask_size(self._size_told)
         self.tap.request()
@@ -393,8 +396,14 @@ class Node:
 
     # LogEdge: what the writer sends is noted
 
+    def _gather(self, job: Callable[[], None]) -> None:
+        """Call back when those who were answered have had time to say more."""
+        took_s = self._loop.time() - self._sent_at
+        self._loop.call_later(min(max(took_s, SHORTEST_GATHER_S), LONGEST_GATHER_S), job)
+
     def send(self, token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
-        self.roles.appended(self._loop.time())
+        self._sent_at = self._loop.time()
+        self.roles.appended(self._sent_at)
         self._engine.send(token, subject, expected, parts)
 
     def read_from(self, token: int, sequence: int) -> None:
@@ -427,9 +436,7 @@ class Node:
 
     def _claim_at(self, at: Position) -> None:
         log.info("replication.claiming", epoch=at.epoch + 1, sequence=at.sequence)
-        writer = self._writer = LogWriter(
-            self, self, self._subjects, at, gather=partial(self._loop.call_later, GATHER_S)
-        )
+        writer = self._writer = LogWriter(self, self, self._subjects, at, gather=self._gather)
         writer.claim(self._name, self._random_bytes(record.NONCE_SIZE))
 
     def recover(self) -> None:

@@ -49,13 +49,15 @@ class Standbys:
     """Those that one leader hears.
 
     Args:
+        name: of the leader itself, whose last report as a standby may arrive when it leads
         log_id: of the log, in hexadecimal
         now: the beginning of the lead
     """
 
-    def __init__(self, log_id: str, now: float) -> None:
+    def __init__(self, name: str, log_id: str, now: float) -> None:
         # Messages that were no reports, or of too many nodes.
         self.ignored_count = 0
+        self._name = name
         self._log_id = log_id
         self._nodes: dict[str, _Standby] = {}
         self._heard_at = now
@@ -72,7 +74,7 @@ class Standbys:
             if self.ignored_count == 1:
                 log.warning("replication.report_ignored", reason=str(error))
             return None
-        return report
+        return report if report.node != self._name else None
 
     def heard(
         self, now: float, report: Report, *, lag: int, lag_bytes: int, segment_bytes: int

@@ -352,15 +352,14 @@ class BrokerRuntime:
         self.turn = turn = Turn(host.call_soon, host.report, host.clock, flow, recovered_lsn)
         self.events = EventBus()
         self.alarms = new_alarms(settings, host, turn, self.events)
-        now_ms = MillisecondClock(host.clock).now_ms
-        self.timers = Timers(now_ms, host.call_later or never)
+        self.timers = Timers(MillisecondClock(host.clock).now_ms, host.call_later or never)
         self.scratch = new_scratch(settings, disk, worker)
         pages = DiskPages(journal, self.scratch, turn.storage_failed, journal_clock)
         self.pager = new_pager(settings, pages, self.alarms)
         self.write_rejection = WriteRejection(
             journal, turn.wake, self.alarms, lambda: free_octets(disk)
         )
-        self.enqueuer = Enqueuer(journal, now_ms)
+        self.enqueuer = Enqueuer(journal, self.timers.now_ms)
         pace = new_pace(host, turn, self.alarms, vhosts)
         self.dead_letter_publisher = DeadLetterPublisher(
             vhosts.get,

@@ -88,7 +88,7 @@ def test_a_standby_of_an_older_program_tells_no_address() -> None:
 def test_what_is_no_report_of_this_log_is_counted_and_told_once(payload: bytes) -> None:
     with pytest.raises(ReportError):
         parse_report(payload, LOG)
-    standbys = Standbys(LOG, 0.0)
+    standbys = Standbys("leader", LOG, 0.0)
     with capture_logs() as logs:
         assert standbys.parse(payload) is None
         assert standbys.parse(payload) is None
@@ -105,7 +105,7 @@ def hear(
 
 
 def test_the_newest_report_of_each_node_counts() -> None:
-    standbys = Standbys(LOG, 0.0)
+    standbys = Standbys("leader", LOG, 0.0)
     hear(standbys, 1.0, 3, node="c")
     hear(standbys, 1.0, 2, sequence=5)
     # Records are counted by the leader: who reports has not heard of the newest.
@@ -127,8 +127,15 @@ def test_the_newest_report_of_each_node_counts() -> None:
     assert (second["node"], second["lag_bytes"], second["heard_s"]) == ("c", 3, 2.5)
 
 
+def test_a_leader_is_no_standby_of_its_own() -> None:
+    standbys = Standbys("leader", LOG, 0.0)
+    with capture_logs() as logs:
+        assert standbys.parse(encode(report(node="leader"))) is None
+    assert (standbys.ignored_count, logs) == (0, [])
+
+
 def test_who_is_silent_drops_out() -> None:
-    standbys = Standbys(LOG, 0.0)
+    standbys = Standbys("leader", LOG, 0.0)
     hear(standbys, 0.0)
     hear(standbys, 10.0, node="c")
     standbys.look(STANDBY_S + 1)
@@ -136,7 +143,7 @@ def test_who_is_silent_drops_out() -> None:
 
 
 def test_no_more_than_so_many_are_kept() -> None:
-    standbys = Standbys(LOG, 0.0)
+    standbys = Standbys("leader", LOG, 0.0)
     for number in range(MOST_STANDBYS):
         hear(standbys, 0.0, node=f"n{number}")
     assert standbys.parse(encode(report(node="one more"))) is None
@@ -148,7 +155,7 @@ def test_no_more_than_so_many_are_kept() -> None:
 
 @pytest.mark.parametrize("heard_before", [False, True])
 def test_a_leader_without_standbys_says_so_once(heard_before: bool) -> None:
-    standbys = Standbys(LOG, 0.0)
+    standbys = Standbys("leader", LOG, 0.0)
     with capture_logs() as logs:
         if heard_before:
             hear(standbys, 30.0)
@@ -164,7 +171,7 @@ def test_a_leader_without_standbys_says_so_once(heard_before: bool) -> None:
 
 
 def test_a_standby_that_is_more_than_a_segment_behind() -> None:
-    standbys = Standbys(LOG, 0.0)
+    standbys = Standbys("leader", LOG, 0.0)
     with capture_logs() as logs:
         for lag_bytes in (0, 1000, 1001, 5000, 800, 1200):
             hear(standbys, 1.0, lag_bytes)
