@@ -131,6 +131,41 @@ async def test_the_next_server_is_taken() -> None:
             assert (refusing.connections, silent.connections) == (1, 1)
 
 
+async def test_each_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+    loop = asyncio.get_running_loop()
+    asked: list[str] = []
+
+    async with ScriptedServer() as server:
+        port = server.address.port
+
+        async def two_addresses(host: str, port: int) -> list[tuple[Any, ...]]:
+            asked.append(host)
+            # Nobody listens on the first; each address is named once for each kind of socket.
+            where = [("127.0.0.2", port), ("127.0.0.2", port), ("127.0.0.1", port)]
+            return [(2, kind, 6, "", each) for kind, each in enumerate(where)]
+
+        # It may be asked only for names: who connects to an address asks nothing.
+        monkeypatch.setattr(loop, "getaddrinfo", two_addresses)
+        async with connected([Server("log.example", port, needs_tls=False)], told) as client:
+            await told.wait_for("up")
+            assert client.server == f"log.example:{port}"
+    assert asked[0] == "log.example"
+    assert told.count("down") == 1
+
+
+async def test_a_name_that_is_unknown_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told()
+
+    async def nowhere(host: str, port: int) -> list[tuple[Any, ...]]:
+        raise OSError(-2, "Name or service not known")
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", nowhere)
+    async with connected([Server("log.example", 4222, needs_tls=False)], told) as client:
+        await told.wait_for("down")
+        assert "log.example:4222: name look-up failed: Name or service not known" in client.trouble
+
+
 async def test_it_goes_on_trying() -> None:
     told = Told()
     async with ScriptedServer() as server:

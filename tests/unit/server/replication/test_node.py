@@ -201,6 +201,23 @@ def test_a_leader_is_told_of_what_the_log_has() -> None:
     assert process.node.at.block == 3
 
 
+def test_what_waits_for_answers_that_do_not_come_goes_by_the_loops_timer() -> None:
+    async def publish(process: Process) -> None:
+        await serves(process)
+        # Two records of one message each, and answers to neither.
+        process.append(2)
+        process.append(3)
+        await until(lambda: process.commits[-1] == (3, 3))
+        process.append(4)
+        process.append(5)
+        process.append(6)
+        await until(lambda: process.commits[-1] == (6, 6))
+
+    process = run(publish)
+    blocks = [each for each in process.engine.records() if each.header.kind == record.BLOCKS]
+    assert [each.header.block for each in blocks] == [1, 2, 3, 4, 6]
+
+
 def test_a_leader_that_another_has_replaced_hears_of_no_commit() -> None:
     async def replace(process: Process) -> None:
         await serves(process)
