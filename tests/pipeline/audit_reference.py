@@ -24,8 +24,7 @@ class Copy:
 
     published: list[tuple[Line, bool, bool, tuple[int, int], int]] = field(default_factory=list)
     confirms: list[tuple[Line, int, int, bool]] = field(default_factory=list)
-    deliveries: list[tuple[Line, Line, int, int, int, int, int]] = field(default_factory=list)
-    acks: list[tuple[Line, int]] = field(default_factory=list)
+    deliveries: list[tuple[Line, Line, int, int, int, int]] = field(default_factory=list)
     ends: list[tuple[Line, str]] = field(default_factory=list)
     taken_back: int = 0
     requeues: list[Line] = field(default_factory=list)
@@ -158,7 +157,7 @@ class Reference:
 
     def _read_copies(self) -> None:
         for line in self.lines:
-            here, t = (line["o"], line["n"]), line["t"]
+            here = (line["o"], line["n"])
             kind = line["e"]
             if kind in ("pub", "mov") and line["lsn"] is not None:
                 number = (line["o"], -1) if kind == "mov" else (line["c"], line["h"])
@@ -170,18 +169,17 @@ class Reference:
                         )
             elif kind in ("dlv", "ack", "req", "dle", "drp", "uns"):
                 for place, lsn in enumerate(expand(line["i"])):
-                    self._tell(self.copies[line["b"], line["qid"], lsn], line, here, t, place)
+                    self._tell(self.copies[line["b"], line["qid"], lsn], line, here, place)
 
-    def _tell(self, copy: Copy, line: Event, here: Line, t: int, place: int) -> None:
+    def _tell(self, copy: Copy, line: Event, here: Line, place: int) -> None:
         kind = line["e"]
         if kind == "dlv":
             dealt = here if line.get("deal") is None else (line["o"], line["deal"])
             place = -1 if line.get("deal") is not None else place
-            copy.deliveries.append((dealt, here, place, line["r"], line["na"], line["cid"], t))
+            copy.deliveries.append((dealt, here, place, line["r"], line["na"], line["cid"]))
             if line["na"]:
                 copy.ends.append((here, "delivered_no_ack"))
         elif kind == "ack":
-            copy.acks.append((here, t))
             copy.ends.append((here, "acked"))
         elif kind == "req":
             copy.requeues.append(here)
@@ -299,24 +297,15 @@ class Reference:
 
     def _had(self, line: Event, lsn: int) -> int:
         """Who had a copy unacked when it ended by this line; 0: nobody."""
-        copy = self.copies[line["b"], line["qid"], lsn]
-        epoch = line["o"]
-        # What a later leader did counts for nothing here: it may not have known of this end.
-        deliveries = [each for each in copy.deliveries if each[1][0] <= epoch]
-        if self.is_stream(line["b"], line["qid"]) or not deliveries:
+        if self.is_stream(line["b"], line["qid"]):
             return 0
-        if max(here for here, _ in copy.ends if here[0] <= epoch) != (epoch, line["n"]):
-            return 0
-        last = max(deliveries, key=lambda each: each[1])
-        no_ack = sum(each[4] for each in deliveries)
-        if last[1][0] != epoch or len(deliveries) <= no_ack:
-            return 0
-        if max((here for here in copy.requeues if here[0] <= epoch), default=(0, 0)) >= last[1]:
-            return 0
-        acked_at = [t for here, t in copy.acks if here[0] <= epoch]
-        if acked_at and max(acked_at) >= max(each[6] for each in deliveries):
-            return 0
-        return last[5]
+        copy, over = self.copies[line["b"], line["qid"], lsn], (line["o"], line["n"])
+        # Whatever came later counts for nothing, nor do clocks: those of leaders may differ.
+        told = [(here, 0 if na else cid) for _, here, _, _, na, cid in copy.deliveries]
+        told += [(here, 0) for here, how in copy.ends if how != "delivered_no_ack"]
+        told += [(here, 0) for here in copy.requeues]
+        last, cid = max((each for each in told if each[0] < over), default=(over, 0))
+        return cid if last[0] == over[0] else 0
 
     # Verdicts. --------------------------------------------------------------------------------
 
@@ -496,6 +485,9 @@ class Reference:
                 copy.deliveries, key=lambda d: (d[0], d[2] < 0, d[2], d[3])
             )
             if again or (copy.requeues and min(copy.requeues) <= dealt):
+                continue
+            if copy.ends and min(copy.ends)[0] < dealt:
+                # Who was lost undid that end, and younger ones were delivered meanwhile.
                 continue
             firsts[key[:2]].append((dealt, place, key[2]))
         for (broker, qid), told in firsts.items():

@@ -69,7 +69,7 @@ def ledgers(examples: Sequence[tuple[list[Order], list[Order]]]) -> list[list[Ev
     """The lines of each example's broker."""
     made = []
     for number, (orders, faults) in enumerate(examples):
-        world = World(f"broker-{number:03d}")
+        world = World(f"broker-{number:03d}", loses_ends=True)
         world.follow(orders)
         lines = damage(world.lines, faults)
         if lines:
@@ -249,28 +249,162 @@ def test_incremental_is_full_in_any_split(spark: SparkSession, tmp_path: Path) -
     assert_same(verdict(spark, tmp_path / "out"), expected(brokers))
 
 
-def test_an_end_that_a_crash_has_lost_counts_for_the_prefetch(
+class Leaders(World):
+    """Brokers of one log that lead in turn; each gives its consumer all that it may have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, loses_ends=True)
+        for _ in range(4):
+            self.publish(0, 4)
+        self.sync(0, 0)
+        self.fill()
+
+    def fill(self, more: int = 0) -> None:
+        """Deliver up to the prefetch, and so many more."""
+        for _ in range(2):
+            self.deliver(0, 3)
+        for _ in range(more):
+            lsn = self.ready[1].pop(0)
+            self.put("dlv", qid=1, cid=10, tag=1, i=[[lsn, lsn]], r=0, na=0)
+            self.unacked[1, 10].append(lsn)
+
+    def lose(self, ends: int) -> None:
+        """Another one leads, who does not know of the last ends, and whose clock is behind."""
+        self.restart(3, ends)
+
+
+def ended_again(world: Leaders) -> None:
+    """The next leader delivers again what the first has dropped, and it is acked."""
+    world.reject(0, 3)
+    world.fill()
+    world.lose(4)
+    world.fill()
+    world.ack(0, 3)
+
+
+def ended_at_once(world: Leaders) -> None:
+    """The next leader delivers none of it: it expires."""
+    world.reject(0, 3)
+    world.fill()
+    world.lose(4)
+    world.expire(0, 1)
+    world.expire(0, 1)
+    world.fill()
+
+
+def acked_before(world: Leaders) -> None:
+    """What the next leader drops was acked by the clock of the first, which is ahead."""
+    world.ack(0, 3)
+    world.lose(5)
+    world.fill()
+    world.reject(0, 3)
+    world.fill()
+
+
+def kept(world: Leaders) -> None:
+    """A full disk does not take the dead letters; the consumer does not have them meanwhile."""
+    world.reject(0, 6)
+    world.fill()
+    world.move_kept(0, 0)
+
+
+def lost_twice(world: Leaders) -> None:
+    """Two leaders drop it, in vain; what was over is taken up again each time."""
+    for _ in range(2):
+        world.reject(0, 3)
+        world.fill()
+        world.lose(4)
+        world.fill()
+    world.reject(0, 2)
+    world.fill()
+    world.lose(0)
+
+
+def too_many(world: Leaders) -> None:
+    """The first leader has dropped some, and delivers one more than it may."""
+    world.reject(0, 3)
+    world.fill(more=1)
+    world.lose(4)
+    world.expire(0, 1)
+    world.fill()
+
+
+def too_many_later(world: Leaders) -> None:
+    """The next one does."""
+    world.reject(0, 3)
+    world.fill()
+    world.lose(4)
+    world.fill()
+    world.reject(0, 2)
+    world.fill(more=1)
+
+
+HONEST: tuple[Callable[[Leaders], None], ...] = (
+    *(ended_again, ended_at_once, acked_before, kept, lost_twice),
+)
+OVER: dict[Callable[[Leaders], None], int] = {too_many: 1, too_many_later: 2}
+"""With the leader that delivers too much."""
+
+
+def led(what: Callable[[Leaders], None], name: str) -> list[Event]:
+    """The lines of such leaders."""
+    world = Leaders(name)
+    what(world)
+    return world.lines
+
+
+def eager(count: int) -> list[list[Event]]:
+    """Ledgers of leaders that lose ends, and whose consumers have all they may most of the time."""
+    made = []
+    for number in range(count):
+        chance = random.Random(number)
+        world = World(f"eager-{number:03d}", loses_ends=True)
+        orders: list[Order] = []
+        for _ in range(60):
+            orders.append(_order(chance, 100, 20, 20))
+            orders += [(chance.choice((0, 2, 9, 10)), chance.randrange(20), chance.randrange(20))]
+            orders += [(5, queue, 3) for queue in (0, 0, 4, 4)]
+            orders += [(13, 3, chance.randrange(12))] * (chance.random() < 0.08)
+        world.follow(orders)
+        made.append(world.lines)
+    return made
+
+
+def over_prefetch(of: Verdict) -> set[tuple[str, int]]:
+    """Brokers and epochs."""
+    return {(broker, number) for broker, number, _, kind in of["findings"] if "over_pre" in kind}
+
+
+def test_an_end_that_was_lost_with_a_leader_counts_for_its_prefetch(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """What was dropped, and delivered again after a restart, was no longer unacked before it."""
-    world = World("one")
-    for _ in range(3):
-        world.publish(0, 4)
-    world.sync(0, 0)
-    world.deliver(0, 3)
-    world.deliver(0, 1)
-    dropped = world.unacked[1, 10][:4]
-    world.reject(0, 3)
-    world.deliver(0, 3)
-    assert len(world.unacked[1, 10]) == 6
-    world.ready[1] += dropped
-    world.restart(1, 0)
-    world.deliver(0, 3)
-    write_files(world.lines, tmp_path / "ledger", [])
+    """Whatever became of the message later, and whoever delivers too much is still found."""
+    brokers = [led(what, what.__name__) for what in (*HONEST, *OVER)]
+    assert over_prefetch(expected(brokers)) == {(what.__name__, o) for what, o in OVER.items()}
+    brokers += eager(LEDGERS)
+    for lines in brokers:
+        write_files(lines, tmp_path / "ledger", [])
     audit.run(spark, Job((str(tmp_path / "ledger"),), tmp_path / "out"))
-    wanted = expected([world.lines])
-    assert "over_prefetch" not in {kind for *_, kind in wanted["findings"]}
-    assert_same(verdict(spark, tmp_path / "out"), wanted)
+    assert_same(verdict(spark, tmp_path / "out"), expected(brokers))
+
+
+def test_it_does_so_however_the_lines_are_split(spark: SparkSession, tmp_path: Path) -> None:
+    """Each of them with some splits into three runs, some of them in the midst of an epoch."""
+    chance = random.Random(5)
+    brokers = [
+        led(what, f"{what.__name__}_{number}") for what in (*HONEST, *OVER) for number in range(8)
+    ]
+    brokers += eager(LEDGERS // 3)
+    for lines in brokers:
+        low, high = sorted(chance.sample(range(24, len(lines)), 2))
+        for run, part in enumerate((lines[:low], lines[low:high], lines[high:])):
+            write_files(part, tmp_path / str(run), [])
+    job = Job((str(tmp_path / "ledger"),), tmp_path / "out")
+    (tmp_path / "ledger").mkdir()
+    for run in range(3):
+        (tmp_path / str(run)).rename(tmp_path / "ledger" / str(run))
+        incremental.run(spark, job)
+    assert_same(verdict(spark, tmp_path / "out"), expected(brokers))
 
 
 class TestBadInput:

@@ -33,16 +33,30 @@ START_T: Final = 1_770_000_000_000_000
 
 
 class World:
-    """A broker that keeps its word, and a ledger of it."""
+    """A broker that keeps its word, and a ledger of it.
 
-    def __init__(self, broker: str, start_t: int = START_T) -> None:
+    Args:
+        broker: its id
+        start_t: when it starts
+        loses_ends: a crash may undo the last ends, and a full disk refuses some dead letters
+    """
+
+    def __init__(self, broker: str, start_t: int = START_T, *, loses_ends: bool = False) -> None:
         self.broker = broker
+        self.loses_ends = loses_ends
         self.lines: list[Event] = []
         self.epoch = 0
         self.t = start_t
         self.lsn = 1
         self.synced = 0
         self.highest_named = 0
+        self.ended: list[tuple[int, int]] = []
+        """Copies that have ended in this epoch: queue, LSN."""
+        self.kept: dict[int, list[int]] = {queue["qid"]: [] for queue in QUEUES}
+        """Sources of dead letters that a full disk did not take."""
+        # A copy comes back in one way: an end too many for the audit if a crash undid another.
+        self.taken_back: set[tuple[int, int]] = set()
+        self.undone: set[tuple[int, int]] = set()
         self.boot(None)
 
     # What the broker does, each as one order. -------------------------------------------------
@@ -150,8 +164,8 @@ class World:
         self.unconfirmed.append((channel, number, 0))
 
     def sync(self, x: int, y: int) -> None:
-        """What was written is on disk."""
-        del x, y
+        """What was written is on disk, which may have room again for what it did not take."""
+        self.move_kept(x, y)
         self.synced = self.lsn - 1
         self.put("syn", wm=self.synced, us=1 + self.t % 400)
 
@@ -227,6 +241,7 @@ class World:
         if taken:
             (qid, cid), lsns = taken
             self.put("ack", qid=qid, cid=cid, i=ranges(lsns))
+            self.ended += [(qid, lsn) for lsn in lsns]
 
     def requeue(self, x: int, y: int) -> None:
         """Some of what is unacked goes back to where it was."""
@@ -244,8 +259,29 @@ class World:
         (qid, _), lsns = taken
         if y % 2:
             self.put("drp", qid=qid, i=ranges(lsns), w="rejected")
+            self.ended += [(qid, lsn) for lsn in lsns]
             return
         self.put("dle", qid=qid, i=ranges(lsns), w="rejected", x="dead")
+        if self.loses_ends and y % 8 == 6 and self.undone.isdisjoint((qid, lsn) for lsn in lsns):
+            # A full disk takes none of it: what died is kept, and moved later.
+            self.put("uns", qid=qid, i=ranges(lsns))
+            self.kept[qid] = sorted([*self.kept[qid], *lsns])
+            self.taken_back |= {(qid, lsn) for lsn in lsns}
+            return
+        self.ended += [(qid, lsn) for lsn in lsns]
+        self._moved(qid, lsns)
+
+    def move_kept(self, x: int, y: int) -> None:
+        """The disk has room again: dead letters that were kept are moved."""
+        del y
+        qid = 1 + x % 5
+        lsns, self.kept[qid] = self.kept[qid], []
+        if lsns:
+            self.put("dle", qid=qid, i=ranges(lsns), w="resent", x="")
+            self._moved(qid, lsns)
+
+    def _moved(self, qid: int, lsns: list[int]) -> None:
+        """Into the queue of dead letters."""
         first = self.lsn
         self.lsn += len(lsns)
         self.put(
@@ -268,14 +304,19 @@ class World:
         taken, self.ready[qid] = self.ready[qid][: 1 + y % 2], self.ready[qid][1 + y % 2 :]
         if taken:
             self.put("drp", qid=qid, i=ranges(taken), w="retention" if qid == 4 else "expired")
+            self.ended += [(qid, lsn) for lsn in taken]
 
     def take_back(self, x: int, y: int) -> None:
         """A commit is refused after its acks were counted."""
         taken = self._settle(x, y)
         if taken:
             (qid, cid), lsns = taken
+            if not self.undone.isdisjoint((qid, lsn) for lsn in lsns):
+                self.unacked[(qid, cid)] = sorted([*lsns, *self.unacked[(qid, cid)]])
+                return
             self.put("ack", qid=qid, cid=cid, i=ranges(lsns))
             self.put("uns", qid=qid, i=ranges(lsns))
+            self.taken_back |= {(qid, lsn) for lsn in lsns}
             self.unacked[(qid, cid)] = sorted([*lsns, *self.unacked[(qid, cid)]])
 
     def gap(self, x: int, y: int) -> None:
@@ -295,6 +336,7 @@ class World:
             held = sorted(
                 [
                     *self.ready[qid],
+                    *self.kept[qid],
                     *[m for (q, _), lsns in self.unacked.items() if q == qid for m in lsns],
                 ]
             )
@@ -314,10 +356,21 @@ class World:
                 )
 
     def restart(self, x: int, y: int) -> None:
-        """The broker stops, or is killed and loses what was not synced."""
+        """The broker stops, or is killed and loses what was not synced: messages, and ends."""
         crash = x % 2 == 1
         for (qid, _), lsns in self.unacked.items():
             self.ready[qid] = sorted([*lsns, *self.ready[qid]])
+        for qid, kept in self.kept.items():
+            self.ready[qid] = sorted([*kept, *self.ready[qid]])
+            self.kept[qid] = []
+        if self.loses_ends and crash and x % 4 == 3:
+            undone = set(self.ended[::-1][:y]) - self.taken_back
+            self.undone |= undone
+            for qid, lsn in undone:
+                self.ready[qid] = sorted([lsn, *self.ready[qid]])
+            # The next leader is another machine, whose clock is behind.
+            self.t -= 5000 * (y % 3)
+        self.ended = []
         if crash:
             lost_above = self.synced if y % 2 else self.lsn
         else:

@@ -14,7 +14,6 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark.ledger.events import BEGINNINGS
-from vouchmq.spark.ledger.facts import LINE_BITS
 from vouchmq.spark.ledger.lines import sql_text
 
 if TYPE_CHECKING:
@@ -155,55 +154,6 @@ def copies(
     steps = every.selectExpr("*", "explode(sequence(a, b)) AS lsn")
     return merge(steps.selectExpr("*", *[f"{one} AS {other}" for other, one in _TWICE.items()]))
 
-
-def ended_before(
-    lines: DataFrame, rows: DataFrame, before: DataFrame | None, reasons: Sequence[str]
-) -> DataFrame | None:
-    """Copies that were dead-lettered or dropped in an epoch, and delivered in a later one.
-
-    Each as it was at the end of that epoch, beside its row, which knows of later ones: the end of
-    it was lost with a broker that crashed or was replaced.
-
-    Args:
-        lines: with `bk` and `line` beside the keys of the ledger
-        rows: of all copies that these lines tell of
-        before: rows of copies that were open before these lines
-        reasons: see `copies`
-
-    Returns:
-        what tells who had each copy, or None if there are none
-    """
-    from pyspark.sql import functions as f
-
-    again = rows.where(
-        f"({second('n_more')} > 0 OR {third('n_more')} > 0) "
-        f"AND shiftright({line_of('o_dlv1', PLACE_BITS + 1)}, {LINE_BITS}) "
-        f"< shiftright(o_dlvn, {LINE_BITS})"
-    ).selectExpr(*KEY, f"shiftright(o_dlvn, {LINE_BITS}) AS last_o")
-    if again.isEmpty():
-        return None
-    at = f"coalesce(o_dlvn, o_reqn, {line_of('endn')})"
-    steps = (
-        _event_runs(lines, reasons)
-        .selectExpr("*", "explode(sequence(a, b)) AS lsn", f"shiftright({at}, {LINE_BITS}) AS o")
-        .select(*KEY, "o", *_HELD, LAST_CONSUMER)
-    )
-    ended = steps.where(f"(endn & 3) >= {END_DEAD_LETTER}").select(*KEY, "o")
-    wanted = ended.join(again, [*KEY]).where("o < last_o").selectExpr(*KEY, "o AS end_o").distinct()
-    if before is not None:
-        # A row that knows of a later epoch cannot be taken apart.
-        newest = f"greatest(o_dlvn, o_reqn, {line_of('endn')})"
-        known = before.selectExpr(
-            *KEY, f"shiftright({newest}, {LINE_BITS}) AS o", *_HELD, LAST_CONSUMER
-        )
-        steps = steps.unionByName(known)
-    made = [f.expr(f"{AGGREGATES[name]}({name})").alias(name) for name in _HELD]
-    made.append(f.expr(f"max_by({LAST_CONSUMER}, o_dlvn)").alias(LAST_CONSUMER))
-    return steps.join(wanted, [*KEY]).where("o <= end_o").groupBy(*KEY, "end_o").agg(*made)
-
-
-# What tells who had a copy when it ended.
-_HELD: Final = ("endn", "n_dlv", "n_ends", "o_reqn", "o_dlvn", "t_ack", "t_dlvn")
 
 # Filled from the column on the right when steps become rows.
 _TWICE: Final = {

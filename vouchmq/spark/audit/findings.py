@@ -72,8 +72,9 @@ def claims(lines: DataFrame, before: Facts, facts: Facts) -> DataFrame:
 def overtakings(rows: DataFrame, queues: DataFrame, last: DataFrame | None) -> DataFrame:
     """First deliveries that came after the one of a younger copy.
 
-    Exempt are queues with priorities and the like, streams, and copies that were put back before
-    their first delivery that is known.
+    Exempt are queues with priorities and the like, streams, and copies that were put back, or had
+    ended, before their first delivery that is known: an end that was lost with a broker (expired,
+    over a limit) brings a copy back after younger ones were delivered.
 
     Args:
         rows: copies whose first delivery is new
@@ -119,7 +120,10 @@ def first_deliveries(rows: DataFrame, queues: DataFrame) -> DataFrame:
     exempt = queues.where("pri = 1 OR is_stream = 1").select("bk", "qid")
     line = c.line_of("o_dlv1", c.PLACE_BITS + 1)
     return (
-        rows.where(f"o_dlv1 & 1 = 0 AND (o_req1 IS NULL OR o_req1 > {line})")
+        rows.where(
+            f"o_dlv1 & 1 = 0 AND (o_req1 IS NULL OR o_req1 > {line}) "
+            f"AND (end1 IS NULL OR {c.line_of('end1')} >= {line})"
+        )
         .join(f.broadcast(exempt), ["bk", "qid"], "left_anti")
         .selectExpr("bk", "qid", "lsn", "shiftright(o_dlv1, 1) AS place", "t_dlv1 AS t")
     )

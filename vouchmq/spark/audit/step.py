@@ -98,10 +98,9 @@ def fold(
     reasons, has_positions = batch.facts.reasons, batch.has_positions
     only = None if streams.isEmpty() else streams
     rows = c.copies(lines, publishes, confirms, whole, reasons, only, has_positions=has_positions)
-    rows = _merge_open(rows, state, keep, closed)
+    rows, known = _merge_open(rows, state, keep, closed)
     consumers = keep("consumers", unacked.describe_consumers(lines, state.consumers))
-    ended = c.ended_before(lines, rows, state.copies, reasons)
-    told = unacked.timeline(lines, rows, queues, state.unacked, ended)
+    told = unacked.timeline(lines, rows, known, queues, state.unacked)
     moves = keep("moves", told)
     fresh = rows.where(_is_new(batch.facts, before, c.line_of("o_dlv1", c.PLACE_BITS + 1)))
     found = [
@@ -179,18 +178,22 @@ def _merge_open(
     state: State,
     keep: Callable[[str, DataFrame], DataFrame],
     closed: Callable[[DataFrame], DataFrame] | None,
-) -> DataFrame:
-    """New rows and open ones; also those of copies that had seemed to be over."""
+) -> tuple[DataFrame, DataFrame | None]:
+    """New rows and open ones; also those of copies that had seemed to be over.
+
+    Returns:
+        one row of each copy, and the rows of before that are in them; None: there was nothing
+    """
     if state.copies is None:
-        return keep("rows", rows.select(*c.COLUMNS))
+        return keep("rows", rows.select(*c.COLUMNS)), None
     told = keep("rows_new", rows.select(*c.COLUMNS))
-    every = told.unionByName(state.copies.select(*c.COLUMNS))
+    known = state.copies.select(*c.COLUMNS)
     if closed is not None:
         strange = told.where("o_pub IS NULL").select(*c.KEY)
         strange = keep("strange", strange.join(state.copies.select(*c.KEY), [*c.KEY], "left_anti"))
         if not strange.isEmpty():
-            every = every.unionByName(closed(strange).select(*c.COLUMNS))
-    return keep("rows", c.merge(every))
+            known = known.unionByName(closed(strange).select(*c.COLUMNS))
+    return keep("rows", c.merge(told.unionByName(known))), known
 
 
 def _is_new(facts: Facts, before: Facts, line: str) -> str:

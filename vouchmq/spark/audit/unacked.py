@@ -2,7 +2,9 @@
 
 Works on lines, not on messages: a line adds or takes away as many deliveries as it tells of. Only
 copies that ended without an ack (dead-lettered, dropped) are looked up, since their line does not
-say who had them. Must not know verdicts.
+say who had them: the consumer of the delivery, if that is the last thing that happened to the copy
+before, and in the same epoch. What comes later has no part in it: another leader, who does not know
+of that end, may deliver the copy again or end it once more. Must not know verdicts.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ def describe_consumers(lines: DataFrame, before: DataFrame | None) -> DataFrame:
 def timeline(
     lines: DataFrame,
     rows: DataFrame,
+    known: DataFrame | None,
     queues: DataFrame,
     before: DataFrame | None,
-    ended: DataFrame | None = None,
 ) -> DataFrame:
     """Each line that changes what a consumer has unacked, with how much that is after it.
 
@@ -51,9 +53,9 @@ def timeline(
     Args:
         lines: new ones
         rows: of the copies that they tell of
+        known: rows of copies as they were before these lines; None: there was nothing before
         queues: as `describe_queues` has them
         before: where each consumer stood
-        ended: as `copies.ended_before` has them
     """
     from pyspark.sql import functions as f
     from pyspark.sql.window import Window
@@ -69,7 +71,7 @@ def timeline(
         "bk", "o", "id AS cid", "line", "t", "'con' AS kind", "0L AS count", "pf", "0L AS delta"
     )
     every = told.unionByName(windows, allowMissingColumns=True)
-    had = _held(rows) if ended is None else _held(rows).unionByName(_held(ended))
+    had = _holders(lines, rows, known)
     every = every.unionByName(_ended_unacked(lines, had, queues), allowMissingColumns=True)
     every = every.withColumn("is_old", f.expr("false"))
     if before is not None:
@@ -85,18 +87,69 @@ def timeline(
     )
 
 
-def _held(rows: DataFrame) -> DataFrame:
-    """Copies that a consumer had when they were dead-lettered or dropped."""
-    return rows.where(
-        f"cid > 0 AND (endn & 3) >= {c.END_DEAD_LETTER} "
-        f"AND n_dlv > coalesce({c.second('n_ends')}, 0) AND (o_reqn IS NULL OR o_reqn < o_dlvn) "
-        f"AND shiftright(o_dlvn, {LINE_BITS}) = shiftright({c.line_of('endn')}, {LINE_BITS}) "
-        f"AND (t_ack IS NULL OR t_ack < t_dlvn)"
-    ).selectExpr("bk", "qid", "lsn", "cid", f"{c.line_of('endn')} AS line")
+def _holders(lines: DataFrame, rows: DataFrame, known: DataFrame | None) -> DataFrame:
+    """(bk, qid, lsn, cid, line): who had a copy when this line dead-lettered or dropped it."""
+    dead = rows.where(f"{c.second('n_more')} > 0 OR {c.third('n_more')} > 0")
+    # Most copies end once, and nothing happens to them afterwards: their rows say who had them.
+    ends = " + ".join(
+        (
+            *(f"coalesce({count('n_ends')}, 0)" for count in (c.first, c.second)),
+            *(c.second("n_more"), c.third("n_more")),
+        )
+    )
+    end = c.line_of("endn")
+    is_plain = f"{ends} = 1 AND coalesce(greatest(o_dlvn, o_reqn), -1) < {end}"
+    plain = dead.where(
+        f"{is_plain} AND cid > 0 AND (o_reqn IS NULL OR o_reqn < o_dlvn) "
+        f"AND {_epoch('o_dlvn')} = {_epoch(end)}"
+    ).selectExpr(*c.KEY, "cid", f"{end} AS line")
+    others = dead.where(f"NOT ({is_plain})").select(*c.KEY)
+    if others.isEmpty():
+        return plain
+    return plain.unionByName(_followed(lines, others, known))
+
+
+def _epoch(line: str) -> str:
+    return f"shiftright({line}, {LINE_BITS})"
+
+
+def _followed(lines: DataFrame, copies: DataFrame, known: DataFrame | None) -> DataFrame:
+    """The same of some copies, which are followed from line to line."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
+    # Of long runs only the part is taken apart in which some of these are.
+    parts = copies.groupBy("bk", "qid").agg(f.expr("min(lsn) AS low"), f.expr("max(lsn) AS high"))
+    runs = lines.where("e IN ('dlv', 'ack', 'req', 'dle', 'drp')").selectExpr(
+        *("bk", "qid", "line", "e IN ('dle', 'drp') AS is_end", "explode(i) AS span"),
+        "CASE WHEN e = 'dlv' AND coalesce(na, 0) = 0 THEN cid END AS holder",
+    )
+    steps = (
+        runs.join(f.broadcast(parts), ["bk", "qid"])
+        .where("span[0] <= high AND span[1] >= low")
+        .selectExpr(
+            *("bk", "qid", "line", "is_end", "holder"),
+            "explode(sequence(greatest(span[0], low), least(span[1], high))) AS lsn",
+        )
+    )
+    if known is not None:
+        last = f"coalesce(greatest(o_reqn, {c.line_of('endn')}), -1)"
+        steps = steps.unionByName(
+            known.where(f"o_dlvn > {last}").selectExpr(
+                *c.KEY, "o_dlvn AS line", "false AS is_end", "cid AS holder"
+            )
+        )
+    in_order = Window.partitionBy(*c.KEY).orderBy("line")
+    return (
+        steps.join(copies, [*c.KEY], "left_semi")
+        .withColumns({"cid": f.lag("holder").over(in_order), "since": f.lag("line").over(in_order)})
+        .where(f"is_end AND cid > 0 AND {_epoch('since')} = {_epoch('line')}")
+        .select(*c.KEY, "cid", "line")
+    )
 
 
 def _ended_unacked(lines: DataFrame, had: DataFrame, queues: DataFrame) -> DataFrame:
-    """The same, counted by line."""
+    """What consumers had when it was dead-lettered or dropped, counted by line."""
     from pyspark.sql import functions as f
 
     streams = queues.where("is_stream = 1").select("bk", "qid")
