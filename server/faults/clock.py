@@ -105,9 +105,10 @@ class ShiftedHost(Host):
 
     shifted: ShiftedClock
 
-    def now_ms(self) -> int:
+    @property
+    def now_ms(self) -> Callable[[], int]:
         """See `Host`."""
-        return self.shifted.now_ms()
+        return self.shifted.now_ms
 
 
 def shifted_host(host: Host, shifted: ShiftedClock) -> ShiftedHost:

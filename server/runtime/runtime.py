@@ -141,6 +141,11 @@ class Host:
     elsewhere: Elsewhere | None = None
     report: Callable[[BaseException], None] = report_bug
 
+    @property
+    def now_ms(self) -> Callable[[], int]:
+        """What tells the clock in whole milliseconds; each message that is stored asks it."""
+        return MillisecondClock(self.clock).now_ms
+
     def random_bytes(self, count: int) -> bytes:
         """So many random bytes, 16 of each token."""
         tokens = (self.random_token() for _ in range(-(-count // TOKEN_BYTES)))
@@ -212,7 +217,7 @@ def start_broker(
         StoreError: the data directory is locked, damaged beyond use or of a newer format
         StartupError: the ledger or `restored` refuses; no trace of this start is left
     """
-    journal_clock = JournalClock(MillisecondClock(host.clock).now_ms, host.wall_ms)
+    journal_clock = JournalClock(host.now_ms, host.wall_ms)
     journal, recovered = open_journal(
         disk,
         segment_size_bytes=settings.segment_size_bytes,
@@ -352,7 +357,7 @@ class BrokerRuntime:
         self.turn = turn = Turn(host.call_soon, host.report, host.clock, flow, recovered_lsn)
         self.events = EventBus()
         self.alarms = new_alarms(settings, host, turn, self.events)
-        self.timers = Timers(MillisecondClock(host.clock).now_ms, host.call_later or never)
+        self.timers = Timers(host.now_ms, host.call_later or never)
         self.scratch = new_scratch(settings, disk, worker)
         pages = DiskPages(journal, self.scratch, turn.storage_failed, journal_clock)
         self.pager = new_pager(settings, pages, self.alarms)
