@@ -252,7 +252,7 @@ _TAG_BIT: Final = struct.Struct(">QB")
 # A whole frame: type, channel, size, class, method, tag, bits, end.
 _CONFIRM_FRAME: Final = struct.Struct(">BHIHHQBB")
 _CONFIRM_SIZE: Final = 4 + _TAG_BIT.size
-# By themselves: a tuple that is unpacked in a call is made a list and a tuple, compiled.
+# Compiled, to unpack a tuple in a call makes a list and another tuple of it.
 _BASIC: Final = c.BASIC_ACK[0]
 _ACK: Final = c.BASIC_ACK[1]
 _NACK: Final = c.BASIC_NACK[1]

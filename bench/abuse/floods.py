@@ -29,7 +29,7 @@ DELIVER: Final = (60, 60)
 RETURN: Final = (60, 50)
 
 
-def queue_that_expires(stage: Stage) -> None:
+def queue_with_dead_letters(stage: Stage) -> None:
     """A queue whose dead letters go to another one, and messages for it with TTLs of their own.
 
     The frames are encoded before: what the client computes is not the broker's delay.
@@ -48,7 +48,7 @@ def queue_that_expires(stage: Stage) -> None:
     stage.directory.joinpath("sent").write_bytes(b"".join(sent))
 
 
-def publish_to_expire(stage: Stage) -> None:
+def publish_with_ttls(stage: Stage) -> None:
     """Publish them as fast as the broker takes them."""
     client = stage.client()
     client.socket.sendall(stage.directory.joinpath("sent").read_bytes())
@@ -56,13 +56,13 @@ def publish_to_expire(stage: Stage) -> None:
     until(lambda: count_in(client, "dead") == stage.sized(200_000))
 
 
-def five_thousand(stage: Stage) -> None:
+def queue_of_some_thousand(stage: Stage) -> None:
     """A queue of five thousand messages."""
     stage.client().call(frames.queue_declare("again"))
     fill(stage, "again", stage.sized(5_000), b"x" * 100)
 
 
-def requeue_for_ever(stage: Stage) -> None:
+def requeue_each(stage: Stage) -> None:
     """Requeue each delivery at once, for five seconds."""
     client = stage.client()
     client.call(frames.qos(200))
@@ -82,7 +82,7 @@ def requeue_for_ever(stage: Stage) -> None:
     stage.found["requeued"] = count
 
 
-def publish_nowhere(stage: Stage) -> None:
+def publish_unroutable(stage: Stage) -> None:
     """Publish 200,000 mandatory messages that no queue gets, and take back each return."""
     client = stage.client()
     names = frames.shortstr("") + frames.shortstr("nowhere")
@@ -109,14 +109,14 @@ FLOODS: Final = (
     Case(
         "expiring_flood",
         "200,000 publishes at full speed, each with its own TTL, to a queue with dead letters",
-        queue_that_expires,
-        publish_to_expire,
+        queue_with_dead_letters,
+        publish_with_ttls,
     ),
-    Case("requeue_loop", "every delivery requeued at once", five_thousand, requeue_for_ever),
+    Case("requeue_loop", "every delivery requeued at once", queue_of_some_thousand, requeue_each),
     Case(
         "returned_flood",
         "200,000 mandatory publishes at full speed that no queue gets",
         nothing,
-        publish_nowhere,
+        publish_unroutable,
     ),
 )

@@ -94,15 +94,12 @@ class Confirms:
             first, last, _, since = waiting.popleft()
             released.append((first, last))
             times.histogram.observe(times.synced_at - since, last - first + 1)
-        if not self._due and not self._refused:
-            if not released:
-                return b""
-            if not waiting and self.recorder is None:
-                # Who waits for each: nothing to sort, and nothing waits below it.
-                newest = released[-1][1]
-                multiple = newest != released[0][0]
-                self._settled = newest
-                return basic_ack(self._channel, newest, multiple)
+        if not (released or self._due or self._refused):
+            return b""
+        if not (waiting or self._due or self._refused) and self.recorder is None:
+            # The usual confirm of who waits for each: there is nothing to sort.
+            self._settled = newest = released[-1][1]
+            return basic_ack(self._channel, newest, newest != released[0][0])
         due = sorted(released + self._due)
         self._due.clear()
         if self.recorder is not None:

@@ -435,7 +435,7 @@ class LogWriter:
             self.is_leading = True
             self._owner.claimed()
         if header.kind == record.BLOCKS:
-            self._await_answers(self.at.lsn - lsn)
+            self._await_answers(at.lsn - lsn)
         self._next()
         if header.kind == record.BLOCKS:
             if header.part == header.parts:

@@ -162,22 +162,23 @@ def _rewrite(block: bytes, death: Death, exchange: str, routing_key: str) -> _Re
         added, entries = _first_death(death, exchange, routing_key, properties.expiration)
         written = without_expiration(with_entries(block, entries))
         return _Rewritten(written, copies, headers | added, persistent, 1)
-    x_death = _x_death(headers, properties.expiration, death, exchange, routing_key)
-    added = {X_DEATH: x_death}
-    facts = _facts(death, exchange)
-    if not any(FIRST + name in headers for name in facts):
-        added |= {FIRST + name: text for name, text in facts.items()}
-    added |= {LAST + name: text for name, text in facts.items()}
+    added = _added(headers, properties.expiration, death, exchange, routing_key)
     without = {"CC"} if death.routing_key is not None else _NOTHING
     written = without_expiration(with_headers(block, added, without=without))
-    tables = (event.value for event in _events(x_death))
+    tables = (event.value for event in _events(added[X_DEATH]))
     hops = sum(as_integer(one.get("count")) or 0 for one in tables if isinstance(one, dict))
     return _Rewritten(written, copies, Properties(written).headers, persistent, hops)
 
 
-def _facts(death: Death, exchange: str) -> Table:
+def _added(
+    headers: Table, expiration: str | None, death: Death, exchange: str, routing_key: str
+) -> Table:
+    """The headers of this death; those of the first one stay as they are."""
+    added: Table = {X_DEATH: _x_death(headers, expiration, death, exchange, routing_key)}
     facts = {"queue": death.queue, "reason": death.reason.value, "exchange": exchange}
-    return {name: longstr(text) for name, text in facts.items()}
+    if not any(FIRST + name in headers for name in facts):
+        added |= {FIRST + name: longstr(text) for name, text in facts.items()}
+    return added | {LAST + name: longstr(text) for name, text in facts.items()}
 
 
 @lru_cache(MOST_REWRITTEN)
@@ -185,10 +186,7 @@ def _first_death(
     death: Death, exchange: str, routing_key: str, expiration: str | None
 ) -> tuple[Table, bytes]:
     """The headers that a message without any of them gets, also encoded: many share these."""
-    added: Table = {X_DEATH: _x_death({}, expiration, death, exchange, routing_key)}
-    facts = _facts(death, exchange)
-    for begin in (FIRST, LAST):
-        added |= {begin + name: text for name, text in facts.items()}
+    added = _added({}, expiration, death, exchange, routing_key)
     return added, encode_table(added)[4:]
 
 
