@@ -16,8 +16,10 @@ here. What is decided here is when to try, and that costs or saves time.
 - **A leader's beat** says that its disk works, too: none is sent while a sync hangs. Somebody else
   takes over then, instead of a log with a leader that cannot confirm anything.
 - **A leader steps down** when nothing has been committed for long although another node could: a
-  standby that has been heard before is not heard for as long, or says that the log answers it.
-  Where the log answers nobody, all standbys say so, and the leader and its clients wait for it.
+  standby that has been heard before is not heard for as long, or goes on saying that the log
+  answers it. A log that is back answers one node before the other, so the first word of it is no
+  evidence against the leader. Where the log answers nobody, all standbys say so, and the leader and
+  its clients wait for it.
   They are not heard all the time then: every node goes from server to server to find one with a
   quorum, and hears only those that are at the same one.
 
@@ -44,7 +46,8 @@ RANK_STEP_S: Final = 0.5
 MOST_DOUBLINGS: Final = 6
 # A standby that was heard so long ago still counts as one.
 STANDBY_S: Final = 60.0
-# What a standby says of the log may be so old: only what it says later is about the present outage.
+# What a standby says of the log may be so old, and a leader finds a server that answers it within
+# that: only who says for so long of an outage that the log answers him shows that it does.
 ANSWERED_S: Final = 10.0
 
 
@@ -70,6 +73,14 @@ class Patience:
     takeover_after_s: float = 5.0
     rank: int = 0
     stepdown_after_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Heard:
+    """What a standby has told last: when, and since when it says that the log answers it."""
+
+    at: float
+    answered_since: float | None
 
 
 class RoleActions(Protocol):
@@ -124,8 +135,7 @@ class Roles:
         self._appended_at = 0.0
         self._uncommitted_since: float | None = None
         self._syncing_since: float | None = None
-        # When each standby was heard last, and whether the log answered it then.
-        self._standbys: dict[str, tuple[float, bool]] = {}
+        self._standbys: dict[str, _Heard] = {}
         self._is_handing_over = False
 
     # A standby
@@ -217,9 +227,14 @@ class Roles:
     def standby_heard(self, now: float, name: str, *, can_take_over: bool) -> None:
         """A standby has told where it is, and whether it has the log and the log answers it."""
         since = now if self._uncommitted_since is None else self._uncommitted_since
-        known = self._standbys.items()
-        self._standbys = {each: f for each, f in known if since - f[0] <= STANDBY_S}
-        self._standbys[name] = (now, can_take_over)
+        known = self._standbys
+        before = known.get(name)
+        self._standbys = {each: f for each, f in known.items() if since - f.at <= STANDBY_S}
+        answered_since = None
+        if can_take_over:
+            answered_since = before.answered_since if before is not None else now
+            answered_since = now if answered_since is None else answered_since
+        self._standbys[name] = _Heard(now, answered_since)
 
     def tick(self, now: float) -> None:
         """Look at the clock: to be called several times a second."""
@@ -241,13 +256,16 @@ class Roles:
         if since is None or now - since < self._patience.stepdown_after_s:
             return False
         return any(
-            since - heard_at <= STANDBY_S
+            since - heard.at <= STANDBY_S
             and (
-                (can_take_over and heard_at - since >= ANSWERED_S)
+                (
+                    heard.answered_since is not None
+                    and heard.at - max(since, heard.answered_since) >= ANSWERED_S
+                )
                 # Whoever is cut off does not hear others either.
-                or now - heard_at >= self._patience.stepdown_after_s
+                or now - heard.at >= self._patience.stepdown_after_s
             )
-            for heard_at, can_take_over in self._standbys.values()
+            for heard in self._standbys.values()
         )
 
     def _has_slow_sync(self, now: float) -> bool:

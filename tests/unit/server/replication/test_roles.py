@@ -8,6 +8,7 @@ import pytest
 
 from vouchmq.server.replication.roles import (
     ANSWER_GAP_S,
+    ANSWERED_S,
     BEAT_S,
     RANK_STEP_S,
     STANDBY_S,
@@ -241,7 +242,43 @@ def test_a_leader_waits_for_a_log_that_answers_no_standby_either() -> None:
         node.tick(1.0)
         node.roles.standby_heard(node.now, "b", can_take_over=False)
     assert node.done == ["beat"] * node.done.count("beat")
+    hear_for(node, ANSWERED_S)
+    assert node.role is Role.ENDED
+
+
+def hear_for(node: Node, duration_s: float) -> None:
+    """A standby says each second, for so long, that the log answers it."""
     node.roles.standby_heard(node.now, "b", can_take_over=True)
+    for _ in range(int(duration_s)):
+        node.tick(1.0)
+        node.roles.standby_heard(node.now, "b", can_take_over=True)
+    node.tick(0.25)
+
+
+def test_a_log_that_is_back_may_answer_a_standby_before_the_leader() -> None:
+    node = Node()
+    node.lead()
+    node.roles.standby_heard(node.now, "b", can_take_over=True)
+    node.roles.appended(node.now)
+    for _ in range(70):
+        node.tick(1.0)
+        node.roles.standby_heard(node.now, "b", can_take_over=False)
+    hear_for(node, ANSWERED_S - 1)
+    assert node.role is Role.LEADER
+    node.roles.committed(node.now, is_all=True)
+    hear_for(node, ANSWERED_S)
+    assert node.role is Role.LEADER
+
+
+def test_a_standby_that_the_log_answered_before_the_outage_has_to_go_on_saying_it() -> None:
+    node = Node()
+    node.lead()
+    hear_for(node, 30)
+    node.roles.appended(node.now)
+    for _ in range(59):
+        node.tick(1.0)
+        node.roles.standby_heard(node.now, "b", can_take_over=True)
+    assert node.role is Role.LEADER
     node.tick(1.0)
     assert node.role is Role.ENDED
 
