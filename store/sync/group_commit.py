@@ -26,7 +26,8 @@ What was tried: a thread that syncs must take the interpreter's lock back to rep
 late under load. So a helper process does it (`worker.py`), unless the caller has nothing else to do
 meanwhile (`sync_now`): a lone message then needs half of the system calls and one wake-up less. How
 long a sync takes cannot be known before, so the last ones tell: after one that took longer than
-`SHORT_S` the helper does them for `REST` times as long as it took (decision 0008).
+`SHORT_S` the helper does them for `REST` times as long as it took; a tighter limit holds where a
+consumer is active as well (decision 0008).
 
 What it costs: a confirm waits for up to two syncs, the one in flight and its own.
 
@@ -47,6 +48,9 @@ from vouchmq.store.sync.worker import SyncWorker
 SHORT_S: float = 0.004
 # After a longer one it does not, for so many times as long.
 REST: float = 20.0
+# The same where the next delivery would wait as well: at most a hundredth of the time is lost then.
+SHORT_FOR_TWO_S: float = 0.001
+REST_FOR_TWO: float = 100.0
 _MS: Final = 1000.0
 
 
@@ -105,7 +109,7 @@ class GroupCommit:
         self._started_at = 0.0
         self._sequence = 0
         self._is_wanted = False
-        self._helped_until = 0.0
+        self._helped_until = self._helped_for_two_until = 0.0
         self._extra_targets = extra_targets
 
     @property
@@ -120,12 +124,16 @@ class GroupCommit:
         else:
             self._is_wanted = True
 
-    def sync_now(self) -> None:
+    def sync_now(self, *, for_two: bool = False) -> None:
         """The same, for who has nothing else to do meanwhile: waits where that is short.
 
         With its return the new watermark has been told, or the helper is at work.
+
+        Args:
+            for_two: not only the publisher may want the caller next, but a consumer, too
         """
-        if self._ticket is not None or self.has_failed or self._clock() < self._helped_until:
+        until = self._helped_for_two_until if for_two else self._helped_until
+        if self._ticket is not None or self.has_failed or self._clock() < until:
             self.request()
             return
         targets = self._begin()
@@ -190,6 +198,8 @@ class GroupCommit:
         duration_s = now - self._started_at
         if duration_s > SHORT_S:
             self._helped_until = now + REST * duration_s
+        if duration_s > SHORT_FOR_TWO_S:
+            self._helped_for_two_until = now + REST_FOR_TWO * duration_s
         duration_ms = duration_s * _MS
         counters = self.counters
         counters.syncs += 1

@@ -34,7 +34,12 @@ SOMETIMES: Final = 5
 
 def helper_only() -> None:
     """No bug: every sync is the helper's, for who wants to know which process is hit."""
-    GroupCommit.sync_now = GroupCommit.request  # type: ignore[method-assign]
+
+    def sync_now(self: GroupCommit, *, for_two: bool = False) -> None:
+        del for_two
+        self.request()
+
+    GroupCommit.sync_now = sync_now  # type: ignore[method-assign]
 
 
 def no_sync() -> None:

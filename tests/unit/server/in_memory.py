@@ -21,7 +21,7 @@ from vouchmq.server.settings.accounts import UserAccount
 from vouchmq.server.settings.settings import Settings
 from vouchmq.store.errors import ReadFailed
 from vouchmq.store.journal.journal import Journal
-from vouchmq.store.sync.worker import SyncInline
+from vouchmq.store.sync.worker import SyncInline, SyncWorker
 
 if TYPE_CHECKING:
     from vouchmq.server.auth.slow_checks import Elsewhere
@@ -120,6 +120,7 @@ class World:
         rings: bool = True,
         elsewhere: Elsewhere | None = None,
         tap: BlockTap | None = None,
+        worker: SyncWorker | None = None,
     ) -> None:
         settings = replace(settings, users=settings.users or ACCOUNTS)
         self.settings = settings
@@ -143,7 +144,7 @@ class World:
             elsewhere=elsewhere,
         )
         with open_journals():
-            self.runtime = start_broker(settings, self.disk, SyncInline(), host, tap=tap)
+            self.runtime = start_broker(settings, self.disk, worker or SyncInline(), host, tap=tap)
         self.journal = self.runtime.journal
         self.calls = JournalCalls()
         self.calls.watch(self.journal)

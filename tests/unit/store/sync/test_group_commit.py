@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 from tests.simulation.sim_disk import SimDisk
 from tests.simulation.store_model import LateWorker
 from tests.unit.store.journals import open_on
-from vouchmq.store.sync.group_commit import REST, SHORT_S, GroupCommit
+from vouchmq.store.sync.group_commit import (
+    REST,
+    REST_FOR_TWO,
+    SHORT_FOR_TWO_S,
+    SHORT_S,
+    GroupCommit,
+)
 from vouchmq.store.sync.worker import sync_each
 
 if TYPE_CHECKING:
@@ -57,11 +63,11 @@ class Stage:
         self.commit.request()
         return lsn
 
-    def publish_and_wait(self) -> int:
+    def publish_and_wait(self, *, for_two: bool = False) -> int:
         """The same, with nothing else to do than to wait for the sync."""
         lsn = self.journal.append_run((1,), b"t", [b"m"])
         self.journal.write()
-        self.commit.sync_now()
+        self.commit.sync_now(for_two=for_two)
         return lsn
 
     def finish(self) -> None:
@@ -256,6 +262,23 @@ def test_after_a_long_sync_nobody_waits_for_a_time() -> None:
     stage.now += REST * SHORT_S
     stage.publish_and_wait()
     assert (stage.commit.counters.own_syncs, len(stage.watermarks)) == (2, 4)
+
+
+def test_with_a_consumer_nobody_waits_for_a_longer_time_after_a_shorter_sync() -> None:
+    stage = settled()
+    stage.worker.takes_s = 2 * SHORT_FOR_TWO_S
+    stage.publish_and_wait(for_two=True)
+    stage.worker.takes_s = SHORT_FOR_TWO_S / 2
+    stage.now += REST_FOR_TWO * 2 * SHORT_FOR_TWO_S * 0.99
+    stage.publish_and_wait(for_two=True)
+    stage.finish()
+    assert stage.commit.counters.own_syncs == 1
+    # It is not long for a publisher that is by itself.
+    stage.publish_and_wait()
+    assert stage.commit.counters.own_syncs == 2
+    stage.now += REST_FOR_TWO * SHORT_FOR_TWO_S
+    stage.publish_and_wait(for_two=True)
+    assert stage.commit.counters.own_syncs == 3
 
 
 def test_a_sync_that_fails_within_the_call_is_final() -> None:
