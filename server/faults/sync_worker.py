@@ -63,6 +63,10 @@ class PausableWorker:
         """See `SyncWorker`."""
         return None if self.is_paused else self._worker.sync(targets)
 
+    def give_way(self) -> None:
+        """See `SyncWorker`."""
+        self._worker.give_way()
+
     def forget(self, target: Syncable) -> None:
         """See `SyncWorker`."""
         self._worker.forget(target)

@@ -51,6 +51,10 @@ REST: float = 20.0
 # The same where the next delivery would wait as well: at most a hundredth of the time is lost then.
 SHORT_FOR_TWO_S: float = 0.001
 REST_FOR_TWO: float = 100.0
+# Who gives way gets the processor back within this, unless others are at work on the machine. If
+# it takes longer nobody does so for so many times as long.
+AWAY_S: float = 0.0005
+REST_FROM_GIVING_WAY: float = 200.0
 _MS: Final = 1000.0
 
 
@@ -110,6 +114,7 @@ class GroupCommit:
         self._sequence = 0
         self._is_wanted = False
         self._helped_until = self._helped_for_two_until = 0.0
+        self._insists_until = 0.0
         self._extra_targets = extra_targets
 
     @property
@@ -124,16 +129,20 @@ class GroupCommit:
         else:
             self._is_wanted = True
 
-    def sync_now(self, *, for_two: bool = False) -> None:
+    def sync_now(self, *, for_two: bool = False, has_said: bool = False) -> None:
         """The same, for who has nothing else to do meanwhile: waits where that is short.
 
         With its return the new watermark has been told, or the helper is at work.
 
         Args:
             for_two: not only the publisher may want the caller next, but a consumer, too
+            has_said: somebody has just been sent something, and may be about to wake up
         """
+        now = self._clock()
+        if has_said and self._ticket is None and now >= self._insists_until:
+            now = self._give_way(now)
         until = self._helped_for_two_until if for_two else self._helped_until
-        if self._ticket is not None or self.has_failed or self._clock() < until:
+        if self._ticket is not None or self.has_failed or now < until:
             self.request()
             return
         targets = self._begin()
@@ -144,6 +153,21 @@ class GroupCommit:
         else:
             self.counters.own_syncs += 1
             self._end(*answer)
+
+    def _give_way(self, now: float) -> float:
+        """Let whoever was woken on this processor run first: they would wait for the request.
+
+        Linux wakes a local client where its broker runs, which is about to sleep, and a helper that
+        is woken there next would overtake it.
+
+        Returns:
+            the time after that
+        """
+        self._worker.give_way()
+        after = self._clock()
+        if after - now > AWAY_S:
+            self._insists_until = after + REST_FROM_GIVING_WAY * (after - now)
+        return after
 
     def _start(self) -> None:
         self._submit(self._begin())

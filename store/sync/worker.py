@@ -55,6 +55,7 @@ _END_LIMIT_MS: Final = 1000
 _WRITES_ELSEWHERE: Final = frozenset({0x9123683E, 0xCA451A4E, 0xF2F52010, 0x3434, 0x2FC12FC1})
 _STATFS_BYTES: Final = 256
 _SWITCH_INTERVAL_SECONDS: Final = 50e-6
+_yield_processor: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 
 class Completion(NamedTuple):
@@ -87,6 +88,9 @@ class SyncWorker(Protocol):
         Returns:
             0 or the errno of the first failure, and the same of the extra targets
         """
+
+    def give_way(self) -> None:
+        """Let other processes run that wait for the caller's processor."""
 
     def forget(self, target: Syncable) -> None:
         """Let go of a file that is about to be closed."""
@@ -145,6 +149,9 @@ class SyncInline:
         del targets
         return None
 
+    def give_way(self) -> None:
+        pass
+
     def forget(self, target: Syncable) -> None:
         pass
 
@@ -195,6 +202,9 @@ class ThreadWorker:
 
     def sync(self, targets: Sequence[Syncable]) -> tuple[int, int] | None:
         return sync_each(targets)
+
+    def give_way(self) -> None:
+        _yield_processor()
 
     def forget(self, target: Syncable) -> None:
         pass
@@ -313,6 +323,9 @@ class HelperProcess:
 
     def sync(self, targets: Sequence[Syncable]) -> tuple[int, int] | None:
         return sync_each(targets)
+
+    def give_way(self) -> None:
+        _yield_processor()
 
     def forget(self, target: Syncable) -> None:
         slot = self._slots.pop(target.fileno(), None)

@@ -35,8 +35,8 @@ SOMETIMES: Final = 5
 def helper_only() -> None:
     """No bug: every sync is the helper's, for who wants to know which process is hit."""
 
-    def sync_now(self: GroupCommit, *, for_two: bool = False) -> None:
-        del for_two
+    def sync_now(self: GroupCommit, *, for_two: bool = False, has_said: bool = False) -> None:
+        del for_two, has_said
         self.request()
 
     GroupCommit.sync_now = sync_now  # type: ignore[method-assign]
