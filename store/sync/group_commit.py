@@ -48,9 +48,9 @@ from vouchmq.store.sync.worker import SyncWorker
 SHORT_S: float = 0.004
 # After a longer one it does not, for so many times as long.
 REST: float = 20.0
-# The same where the next delivery would wait as well: at most a hundredth of the time is lost then.
-SHORT_FOR_TWO_S: float = 0.001
-REST_FOR_TWO: float = 100.0
+# The same where the next delivery would wait as well: at most a two-hundredth of the time is lost.
+SHORT_FOR_TWO_S: float = 0.0005
+REST_FOR_TWO: float = 200.0
 # Who gives way gets the processor back within this, unless others are at work on the machine. If
 # it takes longer nobody does so for so many times as long.
 AWAY_S: float = 0.0005
