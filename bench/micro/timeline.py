@@ -98,8 +98,8 @@ def messages(events: list[Event], broker: set[int], clients: set[int]) -> list[d
     for event in events:
         name = _step(event, seen, broker, clients)
         if name == "sent":
-            found.append(seen)
             seen = {"sent": event.at_us}
+            found.append(seen)
         elif name and name not in seen and "sent" in seen:
             seen[name] = event.at_us
     return [each for each in found if "received" in each and "synced" in each]
