@@ -170,6 +170,7 @@ class SimDisk:
         self.fail: dict[tuple[str, int], int] = {}
         self.calls: Counter[str] = Counter()
         self.crash_after: int | None = None
+        self.is_cut = False  # from the cut of the power to `crash`
         self.visible: dict[str, Inode] = {}
         self.durable: dict[str, Inode] = {}
         self._pending: list[tuple[str, str, Inode | str]] = []
@@ -180,6 +181,7 @@ class SimDisk:
         if self.crash_after is not None:
             self.crash_after -= 1
             if self.crash_after < 0:
+                self.is_cut = True
                 raise PowerCut
         self.calls[verb] += 1
         number = self.fail.pop((verb, self.calls[verb]), 0)
@@ -213,6 +215,7 @@ class SimDisk:
         self.visible = dict(self.durable)
         self.fail.clear()
         self.crash_after = None
+        self.is_cut = False
 
     def _is_sticky(self, name: str) -> bool:
         return bool(self.sticky_suffix) and name.endswith(self.sticky_suffix)
@@ -221,6 +224,7 @@ class SimDisk:
         """End the process only: the page cache survives."""
         self.fail.clear()
         self.crash_after = None
+        self.is_cut = False
 
     def sync_names(self) -> None:
         for change in self._pending:

@@ -108,7 +108,7 @@ def test_finds_deliveries_that_take_over_the_time_of_older_ones(
         add(self, first, messages, *owner, **more)
 
     monkeypatch.setattr(Unacked, "add", joined)
-    assert "CONS-70" in caught(30)
+    assert "CONS-70" in caught(80)
 
 
 def test_finds_a_size_limit_that_forgets_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
