@@ -60,6 +60,8 @@ class Copy:
     written_ms: int = 0  # when it was handed to the disk
     dying: str = ""  # why it is stuck
     taken_by: set[str] = field(default_factory=set)
+    # Its deaths since an operator moved it: to the broker that is a message anew (DLX-21).
+    since_moved: list[Death] | None = None
     has_key: bool = True  # its queue knows its key, if it has one
 
 
@@ -212,6 +214,7 @@ class Books:
             raise Violation(f"{number} came to {name} out of nowhere ({frame.kind})")
         frame.credits[number].append(name)
         source = frame.only(number)
+        copy.since_moved = _since_moved(source, frame)
         if frame.kind == "kept":
             return
         if source is None or number in self.turned_away:
@@ -420,7 +423,8 @@ class Books:
         headers = Properties(property_block(message[0])).headers or {}
         names = {each.spec.name for each in vhost.route(exchange, (key,), headers)}
         seen: set[str] = set()
-        for name, reason, _ in died(copy.deaths, queue.spec.name, copy.dying):
+        deaths = copy.deaths if copy.since_moved is None else copy.since_moved
+        for name, reason, _ in died(deaths, queue.spec.name, copy.dying):
             if reason == "rejected":
                 break
             seen.add(name)
@@ -658,7 +662,7 @@ class Books:
         copy.written_ms = copy.arrived_ms
         copy.handed = is_handed
         copy.is_published = False
-        copy.has_key = before.has_key
+        copy.has_key, copy.since_moved = before.has_key, before.since_moved
         returns = queue.feature(Redelivery)
         if returns is not None:
             counts = returns._counts.get(message[2])
@@ -670,6 +674,18 @@ class Books:
             one = dead_letters.pending._tries.get(message[2])
             if one is not None:
                 copy.dying, copy.taken_by = one.reason.value, set(one.taken_by)
+
+
+def _since_moved(source: Copy | None, frame: Frame) -> list[Death] | None:
+    """See `Copy`, of one that comes from there."""
+    if frame.kind == "moving":
+        return []
+    if source is None or source.since_moved is None:
+        return None
+    if frame.kind in {"burying", "trying"} and frame.queue is not None:
+        name = frame.queue.spec.name
+        return died(source.since_moved, name, frame.reason or source.dying)
+    return source.since_moved
 
 
 def deaths_in(properties: Properties) -> list[Death]:

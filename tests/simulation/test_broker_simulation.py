@@ -20,6 +20,7 @@ def known_seeds() -> list[dict[str, Any]]:
 
 
 RUNS = {
+    "admin": history.run_admin,
     "broker": history.run,
     "features": history.run_features,
     "ledger": history.run_ledger,
