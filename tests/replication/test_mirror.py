@@ -17,7 +17,7 @@ from vouchmq.store.replication.own_segments import OwnSegments
 from vouchmq.store.replication.position_file import PositionFile
 
 COUNT = 60
-MOST_SCHEDULES = 150
+MOST_SCHEDULES = 600
 
 
 def run(seed: int) -> MachineRoom:
