@@ -39,9 +39,9 @@ from bench.shape import Shape
 SHAPES = ("latency_2000", "confirm_each", "tx_commit_2k")
 # What the broker takes for short, and how long the helper goes on after a sync that was not.
 PATIENCE = {
-    "own": "group_commit.SHORT_S = group_commit.SHORT_FOR_TWO_S = float('inf'); ",
+    "own": "group_commit.SHORT_S = group_commit.SHORT_WITH_CONSUMER_S = float('inf'); ",
     "helper": "group_commit.SHORT_S, group_commit.REST = -1.0, 1e9; "
-    "group_commit.SHORT_FOR_TWO_S, group_commit.REST_FOR_TWO = -1.0, 1e9; ",
+    "group_commit.SHORT_WITH_CONSUMER_S, group_commit.REST_WITH_CONSUMER = -1.0, 1e9; ",
 }
 ATTACH_S = 0.5
 LIMIT_MS = 120_000

@@ -30,7 +30,7 @@ EVENTS: Final = ("raw_syscalls/sys_enter", "raw_syscalls/sys_exit", "sched/sched
 LINE: Final = re.compile(r"\s*(\S+)-(\d+)\s+\[\d+\]\s+\S+\s+([\d.]+): (\w+): (.*)")
 # Of x86-64: what the broker, its helper and the generator call.
 READ, WRITE, PWRITE, SEND, RECEIVE, FDATASYNC, EPOLL_PWAIT = 0, 1, 18, 44, 45, 75, 281
-# More than a message with its frames, and less than two; what has more is none of the others.
+# A message of 1 KiB with its frames; nothing else has such a size.
 MESSAGE_BYTES: Final = range(1060, 1120)
 MESSAGES: Final = 6000
 WARM_S, TRACED_S = 1.0, 0.5
@@ -59,6 +59,7 @@ class Event(NamedTuple):
 
 def traced(threads: list[int], duration_s: float) -> list[Event]:
     """What these threads do for so long."""
+    was_on = (TRACING / "tracing_on").read_text()
     (TRACING / "tracing_on").write_text("0")
     (TRACING / "trace").write_text("")
     (TRACING / "buffer_size_kb").write_text("16384")
@@ -74,6 +75,7 @@ def traced(threads: list[int], duration_s: float) -> list[Event]:
         for each in EVENTS:
             (TRACING / "events" / each / "enable").write_text("0")
         (TRACING / "set_event_pid").write_text("")
+        (TRACING / "tracing_on").write_text(was_on)
 
 
 def parse(text: str) -> Iterator[Event]:
@@ -149,6 +151,8 @@ def measure(arguments: argparse.Namespace, directory: Path) -> dict[str, object]
         events = traced(sorted(broker | clients), TRACED_S)
         player.join()
     seen = messages(events, broker, clients)
+    if not seen:
+        raise RuntimeError("no message was seen whole; system calls are known by x86-64's numbers")
     steps = {
         what: round(statistics.median(each[end] - each[begin] for each in seen), 1)
         for begin, end, what in STEPS

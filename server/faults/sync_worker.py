@@ -63,9 +63,9 @@ class PausableWorker:
         """See `SyncWorker`."""
         return None if self.is_paused else self._worker.sync(targets)
 
-    def give_way(self) -> None:
+    def yield_processor(self) -> None:
         """See `SyncWorker`."""
-        self._worker.give_way()
+        self._worker.yield_processor()
 
     def forget(self, target: Syncable) -> None:
         """See `SyncWorker`."""

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 BEAT_S: Final = 1.0
 # Answers of the log that are further apart say nothing about the time between them.
 ANSWER_GAP_S: Final = 1.5
+# So do reports of a standby, which come each second where both are at the same server. A leader
+# that is cut off goes from server to server, and is back at the standby's within ten seconds.
+REPORT_GAP_S: Final = 20.0
 # Between the attempts of two ranks, and the most that chance adds.
 RANK_STEP_S: Final = 0.5
 # A claim with nothing behind it: its leader recovers, which may take longer than the patience of
@@ -46,8 +49,8 @@ RANK_STEP_S: Final = 0.5
 MOST_DOUBLINGS: Final = 6
 # A standby that was heard so long ago still counts as one.
 STANDBY_S: Final = 60.0
-# What a standby says of the log may be so old, and a leader finds a server that answers it within
-# that: only who says for so long of an outage that the log answers him shows that it does.
+# What a standby says of the log may be so old, and a leader needs as long to find a server that
+# answers. So only reports over so much of an outage show that others can use the log.
 ANSWERED_S: Final = 10.0
 
 
@@ -227,13 +230,15 @@ class Roles:
     def standby_heard(self, now: float, name: str, *, can_take_over: bool) -> None:
         """A standby has told where it is, and whether it has the log and the log answers it."""
         since = now if self._uncommitted_since is None else self._uncommitted_since
-        known = self._standbys
-        before = known.get(name)
-        self._standbys = {each: f for each, f in known.items() if since - f.at <= STANDBY_S}
+        before = self._standbys.get(name)
+        self._standbys = {
+            each: heard for each, heard in self._standbys.items() if since - heard.at <= STANDBY_S
+        }
         answered_since = None
         if can_take_over:
-            answered_since = before.answered_since if before is not None else now
-            answered_since = now if answered_since is None else answered_since
+            answered_since = now
+            if before is not None and now - before.at <= REPORT_GAP_S:
+                answered_since = now if before.answered_since is None else before.answered_since
         self._standbys[name] = _Heard(now, answered_since)
 
     def tick(self, now: float) -> None:

@@ -202,7 +202,7 @@ class JournalWriter:
             return False
         return not (self._context.has_failed or self._is_closed)
 
-    def sync(self, *, has_said: bool = False) -> None:
+    def sync(self, *, has_sent: bool = False) -> None:
         """Have what was written synced if that is wanted; wait for it if nobody else is there."""
         if not self.wants_sync:
             return
@@ -212,7 +212,7 @@ class JournalWriter:
         is_one = self._journal.written_lsn - self.commit.watermark <= 1
         limit = ONE_MESSAGE_SLICES if is_one else LONE_SLICES
         if slices <= limit and self._journal.unsynced_bytes <= EARLY_OCTETS:
-            self.commit.sync_now(for_two=slices > LONE_SLICES, has_said=has_said)
+            self.commit.sync_now(with_consumer=slices > LONE_SLICES, has_sent=has_sent)
         else:
             self.commit.request()
 

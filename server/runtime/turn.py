@@ -82,11 +82,11 @@ class Writer(Protocol):
     def write(self) -> None:
         """Write what is buffered; a turn is to follow, or `sync`."""
 
-    def sync(self, *, has_said: bool = False) -> None:
+    def sync(self, *, has_sent: bool = False) -> None:
         """Begin a sync if one is wanted; it may have ended with the call.
 
         Args:
-            has_said: clients have just been sent something
+            has_sent: clients have just been sent something
         """
 
     def write_through(self, lsn: int) -> bool:
@@ -256,7 +256,7 @@ class Turn:
             self._run()
         finally:
             self._is_to_flush = False
-        has_said = bool(self._outboxes)
+        has_sent = bool(self._outboxes)
         is_out = self.flush()
         if self.observers:
             # Before the sync, which may be waited for here: a shared log takes as long again.
@@ -264,7 +264,7 @@ class Turn:
                 self._guard(observer)
         if self._writer is not None and self._writer.wants_sync:
             if is_out:
-                self._writer.sync(has_said=has_said)
+                self._writer.sync(has_sent=has_sent)
             else:
                 # The loop hands to the sockets what it was given only when all callbacks have run.
                 self._call_soon(self._writer.sync)

@@ -27,7 +27,7 @@ late under load. So a helper process does it (`worker.py`), unless the caller ha
 meanwhile (`sync_now`): a lone message then needs half of the system calls and one wake-up less. How
 long a sync takes cannot be known before, so the last ones tell: after one that took longer than
 `SHORT_S` the helper does them for `REST` times as long as it took; a tighter limit holds where a
-consumer is active as well (decision 0008).
+consumer is active as well. Before that it yields the processor to clients (decision 0008).
 
 What it costs: a confirm waits for up to two syncs, the one in flight and its own.
 
@@ -49,12 +49,12 @@ SHORT_S: float = 0.004
 # After a longer one it does not, for so many times as long.
 REST: float = 20.0
 # The same where the next delivery would wait as well: at most a two-hundredth of the time is lost.
-SHORT_FOR_TWO_S: float = 0.0005
-REST_FOR_TWO: float = 200.0
-# Who gives way gets the processor back within this, unless others are at work on the machine. If
-# it takes longer nobody does so for so many times as long.
-AWAY_S: float = 0.0005
-REST_FROM_GIVING_WAY: float = 200.0
+SHORT_WITH_CONSUMER_S: float = 0.0005
+REST_WITH_CONSUMER: float = 200.0
+# The processor is back within this, unless others compute on it. If it takes longer, it is not
+# yielded for so many times as long.
+LONGEST_YIELD_S: float = 0.0005
+REST_FROM_YIELDING: float = 200.0
 _MS: Final = 1000.0
 
 
@@ -113,8 +113,8 @@ class GroupCommit:
         self._started_at = 0.0
         self._sequence = 0
         self._is_wanted = False
-        self._helped_until = self._helped_for_two_until = 0.0
-        self._insists_until = 0.0
+        self._helped_until = self._helped_with_consumer_until = 0.0
+        self._no_yield_until = 0.0
         self._extra_targets = extra_targets
 
     @property
@@ -129,19 +129,19 @@ class GroupCommit:
         else:
             self._is_wanted = True
 
-    def sync_now(self, *, for_two: bool = False, has_said: bool = False) -> None:
+    def sync_now(self, *, with_consumer: bool = False, has_sent: bool = False) -> None:
         """The same, for who has nothing else to do meanwhile: waits where that is short.
 
         With its return the new watermark has been told, or the helper is at work.
 
         Args:
-            for_two: not only the publisher may want the caller next, but a consumer, too
-            has_said: somebody has just been sent something, and may be about to wake up
+            with_consumer: the next delivery would wait as well, not only the next publish
+            has_sent: a client has just been sent something, and may be about to wake up
         """
         now = self._clock()
-        if has_said and self._ticket is None and now >= self._insists_until:
-            now = self._give_way(now)
-        until = self._helped_for_two_until if for_two else self._helped_until
+        if has_sent and self._ticket is None and now >= self._no_yield_until:
+            now = self._yield_processor(now)
+        until = self._helped_with_consumer_until if with_consumer else self._helped_until
         if self._ticket is not None or self.has_failed or now < until:
             self.request()
             return
@@ -154,7 +154,7 @@ class GroupCommit:
             self.counters.own_syncs += 1
             self._end(*answer)
 
-    def _give_way(self, now: float) -> float:
+    def _yield_processor(self, now: float) -> float:
         """Let whoever was woken on this processor run first: they would wait for the request.
 
         Linux wakes a local client where its broker runs, which is about to sleep, and a helper that
@@ -163,10 +163,10 @@ class GroupCommit:
         Returns:
             the time after that
         """
-        self._worker.give_way()
+        self._worker.yield_processor()
         after = self._clock()
-        if after - now > AWAY_S:
-            self._insists_until = after + REST_FROM_GIVING_WAY * (after - now)
+        if after - now > LONGEST_YIELD_S:
+            self._no_yield_until = after + REST_FROM_YIELDING * (after - now)
         return after
 
     def _start(self) -> None:
@@ -222,8 +222,8 @@ class GroupCommit:
         duration_s = now - self._started_at
         if duration_s > SHORT_S:
             self._helped_until = now + REST * duration_s
-        if duration_s > SHORT_FOR_TWO_S:
-            self._helped_for_two_until = now + REST_FOR_TWO * duration_s
+        if duration_s > SHORT_WITH_CONSUMER_S:
+            self._helped_with_consumer_until = now + REST_WITH_CONSUMER * duration_s
         duration_ms = duration_s * _MS
         counters = self.counters
         counters.syncs += 1

@@ -55,7 +55,7 @@ _END_LIMIT_MS: Final = 1000
 _WRITES_ELSEWHERE: Final = frozenset({0x9123683E, 0xCA451A4E, 0xF2F52010, 0x3434, 0x2FC12FC1})
 _STATFS_BYTES: Final = 256
 _SWITCH_INTERVAL_SECONDS: Final = 50e-6
-_yield_processor: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
+_sched_yield: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 
 class Completion(NamedTuple):
@@ -89,8 +89,8 @@ class SyncWorker(Protocol):
             0 or the errno of the first failure, and the same of the extra targets
         """
 
-    def give_way(self) -> None:
-        """Let other processes run that wait for the caller's processor."""
+    def yield_processor(self) -> None:
+        """Let others run that wait for the caller's processor (`sched_yield`)."""
 
     def forget(self, target: Syncable) -> None:
         """Let go of a file that is about to be closed."""
@@ -149,7 +149,7 @@ class SyncInline:
         del targets
         return None
 
-    def give_way(self) -> None:
+    def yield_processor(self) -> None:
         pass
 
     def forget(self, target: Syncable) -> None:
@@ -203,8 +203,8 @@ class ThreadWorker:
     def sync(self, targets: Sequence[Syncable]) -> tuple[int, int] | None:
         return sync_each(targets)
 
-    def give_way(self) -> None:
-        _yield_processor()
+    def yield_processor(self) -> None:
+        _sched_yield()
 
     def forget(self, target: Syncable) -> None:
         pass
@@ -324,8 +324,8 @@ class HelperProcess:
     def sync(self, targets: Sequence[Syncable]) -> tuple[int, int] | None:
         return sync_each(targets)
 
-    def give_way(self) -> None:
-        _yield_processor()
+    def yield_processor(self) -> None:
+        _sched_yield()
 
     def forget(self, target: Syncable) -> None:
         slot = self._slots.pop(target.fileno(), None)

@@ -35,8 +35,8 @@ SOMETIMES: Final = 5
 def helper_only() -> None:
     """No bug: every sync is the helper's, for who wants to know which process is hit."""
 
-    def sync_now(self: GroupCommit, *, for_two: bool = False, has_said: bool = False) -> None:
-        del for_two, has_said
+    def sync_now(self: GroupCommit, *, with_consumer: bool = False, has_sent: bool = False) -> None:
+        del with_consumer, has_sent
         self.request()
 
     GroupCommit.sync_now = sync_now  # type: ignore[method-assign]

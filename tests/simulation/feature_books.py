@@ -60,7 +60,7 @@ class Copy:
     written_ms: int = 0  # when it was handed to the disk
     dying: str = ""  # why it is stuck
     taken_by: set[str] = field(default_factory=set)
-    # Its deaths since an operator moved it: to the broker that is a message anew (DLX-21).
+    # Its deaths since an operator moved it: earlier ones make no cycle (DLX-21). None: never moved.
     since_moved: list[Death] | None = None
     has_key: bool = True  # its queue knows its key, if it has one
 
@@ -677,7 +677,7 @@ class Books:
 
 
 def _since_moved(source: Copy | None, frame: Frame) -> list[Death] | None:
-    """See `Copy`, of one that comes from there."""
+    """See `Copy`: of one that comes from this source."""
     if frame.kind == "moving":
         return []
     if source is None or source.since_moved is None:

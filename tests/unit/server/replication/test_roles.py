@@ -11,6 +11,7 @@ from vouchmq.server.replication.roles import (
     ANSWERED_S,
     BEAT_S,
     RANK_STEP_S,
+    REPORT_GAP_S,
     STANDBY_S,
     Patience,
     Role,
@@ -233,26 +234,24 @@ def test_a_leader_by_itself_does_not_step_down(heard_before_s: float | None) -> 
     assert node.role is Role.LEADER
 
 
+def hear_for(node: Node, duration_s: float, *, can_take_over: bool = True) -> None:
+    """A standby reports each second, for so long, whether it can take over."""
+    node.roles.standby_heard(node.now, "b", can_take_over=can_take_over)
+    for _ in range(int(duration_s)):
+        node.tick(1.0)
+        node.roles.standby_heard(node.now, "b", can_take_over=can_take_over)
+    node.tick(0.25)
+
+
 def test_a_leader_waits_for_a_log_that_answers_no_standby_either() -> None:
     node = Node()
     node.lead()
     node.roles.standby_heard(node.now, "b", can_take_over=True)
     node.roles.appended(node.now)
-    for _ in range(600):
-        node.tick(1.0)
-        node.roles.standby_heard(node.now, "b", can_take_over=False)
+    hear_for(node, 600, can_take_over=False)
     assert node.done == ["beat"] * node.done.count("beat")
     hear_for(node, ANSWERED_S)
     assert node.role is Role.ENDED
-
-
-def hear_for(node: Node, duration_s: float) -> None:
-    """A standby says each second, for so long, that the log answers it."""
-    node.roles.standby_heard(node.now, "b", can_take_over=True)
-    for _ in range(int(duration_s)):
-        node.tick(1.0)
-        node.roles.standby_heard(node.now, "b", can_take_over=True)
-    node.tick(0.25)
 
 
 def test_a_log_that_is_back_may_answer_a_standby_before_the_leader() -> None:
@@ -260,9 +259,7 @@ def test_a_log_that_is_back_may_answer_a_standby_before_the_leader() -> None:
     node.lead()
     node.roles.standby_heard(node.now, "b", can_take_over=True)
     node.roles.appended(node.now)
-    for _ in range(70):
-        node.tick(1.0)
-        node.roles.standby_heard(node.now, "b", can_take_over=False)
+    hear_for(node, 70, can_take_over=False)
     hear_for(node, ANSWERED_S - 1)
     assert node.role is Role.LEADER
     node.roles.committed(node.now, is_all=True)
@@ -275,11 +272,31 @@ def test_a_standby_that_the_log_answered_before_the_outage_has_to_go_on_saying_i
     node.lead()
     hear_for(node, 30)
     node.roles.appended(node.now)
-    for _ in range(59):
-        node.tick(1.0)
-        node.roles.standby_heard(node.now, "b", can_take_over=True)
+    hear_for(node, 59)
     assert node.role is Role.LEADER
     node.tick(1.0)
+    assert node.done[-1].startswith("end: ")
+
+
+def test_reports_of_before_a_long_gap_say_nothing_about_the_gap() -> None:
+    """A standby that is met again at another server."""
+    node = Node()
+    node.lead()
+    hear_for(node, 30)
+    node.roles.appended(node.now)
+    node.tick(40.0)
+    node.roles.standby_heard(node.now, "b", can_take_over=False)
+    node.tick(REPORT_GAP_S + 1)
+    hear_for(node, ANSWERED_S - 1)
+    assert node.role is Role.LEADER
+    # Without a report in between, which told that it cannot.
+    node.roles.committed(node.now, is_all=False)
+    hear_for(node, 1)
+    node.tick(59.0)
+    node.roles.standby_heard(node.now, "b", can_take_over=True)
+    node.tick(2.0)
+    assert node.role is Role.LEADER
+    hear_for(node, ANSWERED_S)
     assert node.done[-1].startswith("end: ")
 
 

@@ -66,8 +66,10 @@ def consumers(world: World, publisher: Client, worker: CountingWorker) -> list[C
 
 
 def publish(publisher: Client, count: int = 1) -> None:
+    """Until it is synced, by whomever."""
     message = wire.publish(1, "orders", b"body", wire.persistent())
     publisher.send(*[message] * count)
+    publisher.world.sync()
 
 
 def ack_delivery(consumers: list[Client]) -> None:
@@ -78,11 +80,9 @@ def ack_delivery(consumers: list[Client]) -> None:
 
 def test_the_loop_syncs_a_message_by_itself(publisher: Client, worker: CountingWorker) -> None:
     publish(publisher)
-    publisher.world.sync()
     worker.take()
     for _ in range(3):
         publish(publisher)
-        publisher.world.sync()
     assert worker.take() == (3, 0)
     assert publisher.names() == ["Basic.Ack"] * 4
 
@@ -91,12 +91,10 @@ def test_the_loop_syncs_a_message_when_the_one_before_was_acked(
     publisher: Client, consumers: list[Client], worker: CountingWorker
 ) -> None:
     publish(publisher)
-    publisher.world.sync()
     worker.take()
     for _ in range(3):
         ack_delivery(consumers)
         publish(publisher)
-        publisher.world.sync()
     assert worker.take() == (3, 0)
 
 
@@ -104,12 +102,10 @@ def test_the_helper_syncs_a_message_if_more_clients_are_active(
     publisher: Client, consumers: list[Client], worker: CountingWorker
 ) -> None:
     publish(publisher, 2)
-    publisher.world.sync()
     worker.take()
     for each in consumers:
         each.send(wire.ack(1, 1))
     publish(publisher)
-    publisher.world.sync()
     assert worker.take() == (0, 1)
 
 
@@ -117,9 +113,7 @@ def test_the_helper_syncs_several_messages_while_a_consumer_acks(
     publisher: Client, consumers: list[Client], worker: CountingWorker
 ) -> None:
     publish(publisher)
-    publisher.world.sync()
     worker.take()
     ack_delivery(consumers)
     publish(publisher, 2)
-    publisher.world.sync()
     assert worker.take() == (0, 1)

@@ -35,10 +35,10 @@ class World:
         self.has_unwritten = False
         self.told.append("journal")
 
-    def sync(self, *, has_said: bool = False) -> None:
+    def sync(self, *, has_sent: bool = False) -> None:
         """See `turn.Writer`."""
         self.wants_sync = False
-        self.told.append("sync, after something was said" if has_said else "sync")
+        self.told.append("sync, after something was sent" if has_sent else "sync")
 
     def write_through(self, lsn: int) -> bool:
         """See `turn.Writer`."""
@@ -174,7 +174,7 @@ def test_a_sync_begins_when_the_sockets_have_what_was_said(world: World) -> None
     world.turn.wants_flush(world.outbox("write"))
     world.wants_sync = True
     world.run()
-    assert world.told == ["journal", "write", "sync, after something was said"]
+    assert world.told == ["journal", "write", "sync, after something was sent"]
 
 
 def test_what_the_loop_still_has_goes_before_the_sync(world: World) -> None:

@@ -9,12 +9,12 @@ from tests.simulation.sim_disk import SimDisk
 from tests.simulation.store_model import LateWorker
 from tests.unit.store.journals import open_on
 from vouchmq.store.sync.group_commit import (
-    AWAY_S,
+    LONGEST_YIELD_S,
     REST,
-    REST_FOR_TWO,
-    REST_FROM_GIVING_WAY,
-    SHORT_FOR_TWO_S,
+    REST_FROM_YIELDING,
+    REST_WITH_CONSUMER,
     SHORT_S,
+    SHORT_WITH_CONSUMER_S,
     GroupCommit,
 )
 from vouchmq.store.sync.worker import sync_each
@@ -32,17 +32,17 @@ class Worker(LateWorker):
         super().__init__()
         self.is_late = True
         self.takes_s = 0.0
-        self.away_s = 0.0
-        self.ways_given = 0
+        self.yields_s = 0.0
+        self.yield_count = 0
         self._stage = stage
 
     def sync(self, targets: Sequence[Syncable]) -> tuple[int, int]:
         self._stage.now += self.takes_s
         return sync_each(targets)
 
-    def give_way(self) -> None:
-        self.ways_given += 1
-        self._stage.now += self.away_s
+    def yield_processor(self) -> None:
+        self.yield_count += 1
+        self._stage.now += self.yields_s
 
 
 class Stage:
@@ -71,11 +71,11 @@ class Stage:
         self.commit.request()
         return lsn
 
-    def publish_and_wait(self, *, for_two: bool = False, has_said: bool = False) -> int:
+    def publish_and_wait(self, *, with_consumer: bool = False, has_sent: bool = False) -> int:
         """The same, with nothing else to do than to wait for the sync."""
         lsn = self.journal.append_run((1,), b"t", [b"m"])
         self.journal.write()
-        self.commit.sync_now(for_two=for_two, has_said=has_said)
+        self.commit.sync_now(with_consumer=with_consumer, has_sent=has_sent)
         return lsn
 
     def finish(self) -> None:
@@ -274,49 +274,49 @@ def test_after_a_long_sync_nobody_waits_for_a_time() -> None:
 
 def test_with_a_consumer_nobody_waits_for_a_longer_time_after_a_shorter_sync() -> None:
     stage = settled()
-    stage.worker.takes_s = 2 * SHORT_FOR_TWO_S
-    stage.publish_and_wait(for_two=True)
-    stage.worker.takes_s = SHORT_FOR_TWO_S / 2
-    stage.now += REST_FOR_TWO * 2 * SHORT_FOR_TWO_S * 0.99
-    stage.publish_and_wait(for_two=True)
+    stage.worker.takes_s = 2 * SHORT_WITH_CONSUMER_S
+    stage.publish_and_wait(with_consumer=True)
+    stage.worker.takes_s = SHORT_WITH_CONSUMER_S / 2
+    stage.now += REST_WITH_CONSUMER * 2 * SHORT_WITH_CONSUMER_S * 0.99
+    stage.publish_and_wait(with_consumer=True)
     stage.finish()
     assert stage.commit.counters.own_syncs == 1
     # It is not long for a publisher that is by itself.
     stage.publish_and_wait()
     assert stage.commit.counters.own_syncs == 2
-    stage.now += REST_FOR_TWO * SHORT_FOR_TWO_S
-    stage.publish_and_wait(for_two=True)
+    stage.now += REST_WITH_CONSUMER * SHORT_WITH_CONSUMER_S
+    stage.publish_and_wait(with_consumer=True)
     assert stage.commit.counters.own_syncs == 3
 
 
 def test_who_has_been_sent_something_may_run_before_the_sync() -> None:
     stage = settled()
     stage.publish_and_wait()
-    assert stage.worker.ways_given == 0
-    stage.publish_and_wait(has_said=True)
-    assert stage.worker.ways_given == 1
+    assert stage.worker.yield_count == 0
+    stage.publish_and_wait(has_sent=True)
+    assert stage.worker.yield_count == 1
     # Nor is the helper, where it is to sync, in their way.
     stage.worker.takes_s = 2 * SHORT_S
     stage.publish_and_wait()
-    stage.publish_and_wait(has_said=True)
-    assert stage.worker.ways_given == 2
+    stage.publish_and_wait(has_sent=True)
+    assert stage.worker.yield_count == 2
     # It has been asked, and goes on by itself.
-    stage.publish_and_wait(has_said=True)
-    assert stage.worker.ways_given == 2
+    stage.publish_and_wait(has_sent=True)
+    assert stage.worker.yield_count == 2
 
 
-def test_nobody_gives_way_for_a_time_if_that_has_taken_long() -> None:
+def test_the_processor_is_not_yielded_for_a_time_if_that_has_taken_long() -> None:
     stage = settled()
-    stage.worker.away_s = 2 * AWAY_S
-    stage.publish_and_wait(has_said=True)
-    stage.now += REST_FROM_GIVING_WAY * 2 * AWAY_S * 0.99
-    stage.publish_and_wait(has_said=True)
-    assert stage.worker.ways_given == 1
-    stage.now += REST_FROM_GIVING_WAY * AWAY_S
-    stage.worker.away_s = AWAY_S / 2
-    stage.publish_and_wait(has_said=True)
-    stage.publish_and_wait(has_said=True)
-    assert stage.worker.ways_given == 3
+    stage.worker.yields_s = 2 * LONGEST_YIELD_S
+    stage.publish_and_wait(has_sent=True)
+    stage.now += REST_FROM_YIELDING * 2 * LONGEST_YIELD_S * 0.99
+    stage.publish_and_wait(has_sent=True)
+    assert stage.worker.yield_count == 1
+    stage.now += REST_FROM_YIELDING * LONGEST_YIELD_S
+    stage.worker.yields_s = LONGEST_YIELD_S / 2
+    stage.publish_and_wait(has_sent=True)
+    stage.publish_and_wait(has_sent=True)
+    assert stage.worker.yield_count == 3
 
 
 def test_a_sync_that_fails_within_the_call_is_final() -> None:
