@@ -5,6 +5,7 @@ Knows the command line, the ready line and the data directory; nothing of what i
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -15,7 +16,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -81,20 +81,41 @@ def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class KeptPort:
-    """A port, any or this one, that nobody else is given as long as this lives.
+    """A port that nobody else is given as long as this lives.
 
-    Another process of the tests could have it else, when it asks for any. It is bound and does not
-    listen: clients are refused, and a broker that asks for this port may have it.
+    Another process of the tests could have it else, when it asks for any, while the broker that
+    had it is being started again. It is bound, at both addresses of this machine as a broker binds
+    it, and does not listen: clients are refused as long as no broker does, and one that asks for
+    this port may have it.
     """
 
-    def __init__(self, port: int = 0) -> None:
-        held = socket.socket()
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with suppress(OSError):
-            held.bind(("127.0.0.1", port))
+    def __init__(self) -> None:
+        self._bound: list[socket.socket] = []
+        self.give = weakref.finalize(self, _close, self._bound)
+        held = self._hold(socket.AF_INET, "127.0.0.1", 0)
+        # What one address has free may be taken at the other.
+        while not self._hold_both(held):
+            held = self._hold(socket.AF_INET, "127.0.0.1", 0)
         self.port = int(held.getsockname()[1])
-        # A test may end without a restart.
-        self.give = weakref.finalize(self, held.close)
+
+    def _hold_both(self, held: socket.socket) -> bool:
+        try:
+            self._hold(socket.AF_INET6, "::1", held.getsockname()[1])
+        except OSError as error:
+            return error.errno != errno.EADDRINUSE
+        return True
+
+    def _hold(self, family: socket.AddressFamily, address: str, port: int) -> socket.socket:
+        held = socket.socket(family)
+        self._bound.append(held)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((address, port))
+        return held
+
+
+def _close(sockets: Sequence[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
 
 
 class BrokerProcess:
@@ -165,17 +186,18 @@ class BrokerProcess:
         ]
 
     def start(self, limit_s: float = START_LIMIT_S) -> float:
-        """Start and wait for the ready line; returns the seconds that took.
-
-        A restart asks for the port it had before, so that clients may reconnect.
-        """
+        """Start and wait for the ready line; returns the seconds that took."""
         began = time.monotonic()
         self.begin()
         self.wait_until_ready(limit_s)
         return time.monotonic() - began
 
     def begin(self) -> None:
-        """Start, and wait for nothing."""
+        """Start, and wait for nothing.
+
+        Every start asks for the same port, so that clients may reconnect.
+        """
+        self.choose_port()
         self._printed_before = len(self.output())
         command = [
             *self._prefix,
@@ -192,6 +214,12 @@ class BrokerProcess:
                 stderr=subprocess.STDOUT,
             )
 
+    def choose_port(self) -> None:
+        """Choose the port now, if there is none yet; the first start does it else."""
+        if not self.port:
+            self._kept_port = KeptPort()
+            self.port = self._kept_port.port
+
     def wait_until_ready(self, limit_s: float = START_LIMIT_S) -> None:
         """Wait for the ready line of this start."""
         began = time.monotonic()
@@ -199,7 +227,6 @@ class BrokerProcess:
             ready = READY_LINE.search(self.output(), self._printed_before)
             if ready is not None:
                 self.port = int(ready["port"])
-                self._give_port()
                 return
             if not self.is_running:
                 raise StartError(self.output()[self._printed_before :])
@@ -261,14 +288,6 @@ class BrokerProcess:
         return self._ended(limit_s)
 
     def _ended(self, limit_s: float) -> int:
-        """Wait for the process to end, and keep its port for the next start; its exit code."""
+        """Wait for the process to end; its exit code."""
         assert self._process is not None
-        code = self._process.wait(limit_s)
-        if self.port and self._kept_port is None:
-            self._kept_port = KeptPort(self.port)
-        return code
-
-    def _give_port(self) -> None:
-        if self._kept_port is not None:
-            self._kept_port.give()
-            self._kept_port = None
+        return self._process.wait(limit_s)

@@ -79,7 +79,7 @@ def spent_s(broker: BrokerProcess) -> float:
 
 
 def test_port_zero_takes_a_free_port_and_prints_it(tmp_path: Path) -> None:
-    first, second = BrokerProcess(tmp_path / "1"), BrokerProcess(tmp_path / "2")
+    first, second = (BrokerProcess(tmp_path / name, flags=("--port", "0")) for name in "12")
     (tmp_path / "1").mkdir()
     (tmp_path / "2").mkdir()
     try:

@@ -22,7 +22,7 @@ import pytest
 
 from tests.engine.brokers import Brokers
 from tests.engine.servers import MISSING, program, running_server
-from tests.integration.broker_process import PROJECT, KeptPort, clean_environment
+from tests.integration.broker_process import PROJECT, clean_environment
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(program() is None, reason=MISSING)
@@ -41,10 +41,7 @@ def brokers(tmp_path: Path) -> Iterator[Brokers]:
         engine = stack.enter_context(running_server(tmp_path / "engine"))
         made = Brokers(tmp_path, engine)
         stack.callback(made.kill)
-        # Bound, so that nobody else gets it, and refusing clients, as a standby does.
-        kept = KeptPort()
-        stack.callback(kept.give)
-        made.standby.port = kept.port
+        made.standby.choose_port()
         made.start()
         yield made
 

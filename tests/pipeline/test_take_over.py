@@ -17,7 +17,6 @@ import pytest
 
 from tests.engine.brokers import Brokers, status
 from tests.engine.servers import MISSING, NatsServer, program, running_server, wait_until
-from tests.integration.broker_process import KeptPort
 from tests.pipeline import streams
 from tests.pipeline.source_world import Killed, Query, channel_to, declare, fill, once, settles_at
 from vouchmq.kit import bulk
@@ -45,8 +44,7 @@ def brokers(tmp_path: Path, engine: NatsServer) -> Iterator[Brokers]:
     """A leader and a standby, whose addresses are known from the beginning."""
     made = Brokers(tmp_path, engine)
     for each in (made.leader, made.standby):
-        each._kept_port = KeptPort()
-        each.port = each._kept_port.port
+        each.choose_port()
     try:
         made.start()
         yield made
