@@ -261,6 +261,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--quick", action="store_true", help="a fifth of the time and messages")
     made.add_argument("--pauses", action="store_true", help="measure pauses as well")
     made.add_argument("--messages", type=int, default=1_000_000, help="in the queue (1,000,000)")
+    made.add_argument(
+        "--confirm", choices=("log", "log+standby"), default="log", help="ha_confirm (log)"
+    )
     made.add_argument("--no-rabbitmq", action="store_true", help="without quorum queues")
     made.add_argument("--vouchmq", default=DEFAULT_VOUCHMQ, metavar="CMD", help="starts a broker")
     made.add_argument("--work-dir", type=Path, help="where the data goes (a new one)")
@@ -275,10 +278,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(given)
     directory = Path(tempfile.mkdtemp(prefix="vouchmq-bench-", dir=options.work_dir))
     rows: list[Row] = []
+    flags = ("--ha-confirm", options.confirm)
     try:
         with ExitStack() as stack:
             alone = stack.enter_context(servers.vouchmq(options.vouchmq, directory / "alone"))
-            log_set = stack.enter_context(vouchmq_log(options.vouchmq, directory / "set"))
+            log_set = stack.enter_context(vouchmq_log(options.vouchmq, directory / "set", flags))
             sets: list[Nodes] = [log_set]
             if not options.no_rabbitmq:
                 sets.append(stack.enter_context(rabbitmq_quorum(directory / "quorum")))

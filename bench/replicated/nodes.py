@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -216,8 +216,13 @@ class LogSet:
 
 
 @contextmanager
-def vouchmq_log(target: str, directory: Path) -> Iterator[LogSet]:
+def vouchmq_log(target: str, directory: Path, flags: Sequence[str] = ()) -> Iterator[LogSet]:
     """Start three brokers of a command line, three servers of their log, and have one lead.
+
+    Args:
+        target: the command line
+        directory: for all of them
+        flags: further settings of each broker
 
     Raises:
         ServerError: something of it did not start.
@@ -243,10 +248,10 @@ def vouchmq_log(target: str, directory: Path) -> Iterator[LogSet]:
             for rank, name in enumerate(NODES):
                 data_dir = directory / f"broker-{name}"
                 command = target.replace("{data_dir}", shlex.quote(str(data_dir)))
-                flags = [*shared, "--node", name, "--ha-rank", str(rank)]
+                own = [*shared, *flags, "--node", name, "--ha-rank", str(rank)]
                 log = directory / f"broker-{name}.log"
                 log.touch()
-                member = Member(name, [*shlex.split(command), *flags], data_dir, log)
+                member = Member(name, [*shlex.split(command), *own], data_dir, log)
                 made.members.append(member)
                 member.start()
                 if not rank:

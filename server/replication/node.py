@@ -9,8 +9,9 @@ standby. What the log commits is told to the leading broker only, which is there
 over; recovery happens within one call, so nothing is committed meanwhile without being told.
 
 The writer is the journal's tap itself: each block costs one call. Beside the log standbys report to
-the leader where they are (`reports.py`), of which nothing takes part in what was said above. Must
-not know how a broker is started, nor sockets.
+the leader where they are (`reports.py`), of which nothing takes part in what was said above. A
+leader that waits for a standby compares those reports with what it has committed
+(`standby_syncs.py`). Must not know how a broker is started, nor sockets.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from vouchmq.server.replication.standby import Standby
 from vouchmq.server.replication.standbys import Standbys
 from vouchmq.store.replication import record
 from vouchmq.store.replication.log_writer import LogWriter
+from vouchmq.store.replication.standby_syncs import StandbySyncs
 
 if TYPE_CHECKING:
     import asyncio
@@ -49,7 +51,7 @@ REPORT_TICKS: Final = 4
 SIZE_TICKS: Final = 40
 # Between two writes of a leader's position.
 POSITION_TICKS: Final = 20
-# So long nothing may be committed until publishers are blocked.
+# So long nothing may be committed, or synced by a standby, until publishers are blocked.
 STALLED_S: Final = 2.0
 # A record waits for answers to the one before for as long as that took, at most. Timers of the loop
 # are no finer than the first of these, and nobody waits longer than the other.
@@ -64,6 +66,9 @@ class Leading(Protocol):
 
     def committed(self, block: int, lsn: int) -> None:
         """The log has everything up to this block and this LSN for good."""
+
+    def synced_on_standby(self, lsn: int) -> None:
+        """A standby has everything up to this LSN on its disk."""
 
     @property
     def safe_block(self) -> int:
@@ -85,7 +90,7 @@ class Leading(Protocol):
         """How much of the journal was written behind a place."""
 
     def stalled(self, *, is_stalled: bool) -> None:
-        """The log has committed nothing for a while, or does so again."""
+        """What is awaited of the log or of a standby has not come for a while, or comes again."""
 
 
 class NodeOwner(Protocol):
@@ -120,6 +125,7 @@ class Node:
         patience: how long it waits
         chance: a number from 0 up to 1
         random_bytes: so many of them
+        needs_standby: whether, while this node leads, nothing is safe before a standby has it
     """
 
     def __init__(
@@ -137,6 +143,7 @@ class Node:
         patience: Patience,
         chance: Callable[[], float],
         random_bytes: Callable[[int], bytes],
+        needs_standby: bool = False,
     ) -> None:
         self.roles = Roles(patience, self, chance)
         self.standby = Standby(engine, mirror, subjects, self, loop, executor)
@@ -149,6 +156,14 @@ class Node:
         self._topics = topics
         # Those that are heard, while this node leads.
         self._standbys: Standbys | None = None
+        self.needs_standby = needs_standby
+        self._standby_syncs: StandbySyncs | None = None
+        # Of the last record that a standby has synced, as of the last look; since when it is that.
+        self._known_synced = -1
+        self._standby_waits_since = 0.0
+        self._was_standby_late = False
+        # The last record that was noted for that.
+        self._noted_number = -1
         self._owner = owner
         self._loop = loop
         self._random_bytes = random_bytes
@@ -190,6 +205,11 @@ class Node:
         return self._writer.waiting_bytes if self._writer is not None else 0
 
     @property
+    def standby_waiting_bytes(self) -> int:
+        """What is committed and not known to be synced by a standby; 0 if that is not awaited."""
+        return self._standby_syncs.waiting_bytes if self._standby_syncs is not None else 0
+
+    @property
     def resync_count(self) -> int:
         """How often this leader had to read the log to know what became of a record."""
         return self._writer.reading_count if self._writer is not None else 0
@@ -213,6 +233,7 @@ class Node:
         """Follow the log."""
         self._started_at = self._loop.time()
         self._engine.start(self)
+        self._engine.listen(self._topics.commits, self._commit_told)
         self.standby.follow()
         self._tick()
 
@@ -230,6 +251,9 @@ class Node:
         self._standbys = Standbys(
             self._name, (self.standby.progress.log_id or b"").hex(), self._loop.time()
         )
+        if self.needs_standby:
+            self._standby_syncs = StandbySyncs(self._synced_on_standby)
+            self._standby_waits_since = self._loop.time()
         self._engine.listen(self._topics.reports, self._reported)
         self._engine.ask_size(self._size_told)
         self.tap.request()
@@ -255,6 +279,7 @@ class Node:
                 if self._is_sync_slow:
                     # It sends no beats, and would not hear that somebody else has claimed.
                     writer.look()
+            self._look_at_standby_syncs(now, writer)
             self._look_at_stall(now)
         if self._leading is not None:
             self._look_at_sync(now, self._leading)
@@ -274,8 +299,13 @@ class Node:
             self._standbys.look(now)
             if not self._ticks % SIZE_TICKS:
                 self._engine.ask_size(self._size_told)
-        elif self.roles.role is Role.STANDBY and self.standby.progress.log_id is not None:
-            report = self._report(now, self.standby.progress, self.standby.progress.log_id)
+        else:
+            self._tell_report(now)
+
+    def _tell_report(self, now: float) -> None:
+        progress = self.standby.progress
+        if self.roles.role is Role.STANDBY and progress.log_id is not None:
+            report = self._report(now, progress, progress.log_id)
             self._engine.tell(self._topics.reports, encode(report))
 
     def _size_told(self, size: dict[str, int]) -> None:
@@ -331,6 +361,43 @@ class Node:
             segment_bytes=leading.segment_bytes,
         )
         self.roles.standby_heard(now, report.node, can_take_over=report.can_take_over)
+        if self._standby_syncs is not None and report.is_whole:
+            self._standby_syncs.reported(report.node, report.synced_number, report.synced_checksum)
+
+    # What a standby has synced, where that is awaited
+
+    def _commit_told(self, _: bytes) -> None:
+        """A leader waits for what it has just committed."""
+        if self.roles.role is Role.STANDBY:
+            self.standby.awaited()
+
+    def synced(self) -> None:
+        """See `StandbyOwner`."""
+        self._tell_report(self._loop.time())
+
+    def _synced_on_standby(self, lsn: int) -> None:
+        self.tap.held_bytes = self.standby_waiting_bytes
+        if self._leading is not None:
+            self._leading.synced_on_standby(lsn)
+
+    def _note_committed(self, syncs: StandbySyncs, writer: LogWriter) -> None:
+        self._noted_number = writer.at.number
+        syncs.committed(writer.at, writer.committed_bytes)
+        writer.held_bytes = syncs.waiting_bytes
+
+    def _look_at_standby_syncs(self, now: float, writer: LogWriter) -> None:
+        syncs = self._standby_syncs
+        if syncs is None:
+            return
+        if writer.at.number != self._noted_number:
+            # A beat, of which nobody is told; a standby may name it.
+            self._note_committed(syncs, writer)
+        if not syncs.waiting_bytes or syncs.number != self._known_synced:
+            self._known_synced = syncs.number
+            self._standby_waits_since = now
+
+    def _is_standby_late(self, now: float) -> bool:
+        return self.standby_waiting_bytes > 0 and now - self._standby_waits_since >= STALLED_S
 
     def _look_at_sync(self, now: float, leading: Leading) -> None:
         """A sync that is under way at two looks takes long."""
@@ -361,7 +428,11 @@ class Node:
             log.warning("replication.position_failed", reason=error.strerror or str(error))
 
     def _look_at_stall(self, now: float) -> None:
-        is_stalled = self.roles.uncommitted_s(now) >= STALLED_S
+        is_late = self._is_standby_late(now)
+        if is_late and not self._was_standby_late:
+            log.warning("replication.standby_awaited", waiting_bytes=self.standby_waiting_bytes)
+        self._was_standby_late = is_late
+        is_stalled = is_late or self.roles.uncommitted_s(now) >= STALLED_S
         if is_stalled != self.is_stalled and self._leading is not None:
             self.is_stalled = is_stalled
             self._leading.stalled(is_stalled=is_stalled)
@@ -463,7 +534,11 @@ class Node:
         leading = self._leading
         if leading is None:
             return
+        if self._standby_syncs is not None:
+            self._engine.tell(self._topics.commits, b"")
         leading.committed(block, lsn)
+        if self._standby_syncs is not None:
+            self._note_committed(self._standby_syncs, self.tap)
         if not self.roles.is_serving and block >= self._recovered_block:
             self.roles.recovered()
 

@@ -1,10 +1,14 @@
 """What standbys tell their leader beside the log: where they are.
 
     standby ── Report, once a second ─▶ `vqnodes.<log>.reports` ─▶ leader
+    leader that waits for a standby ── after each record ─▶ `vqnodes.<log>.commits` ─▶ standby,
+        which reads and syncs at once, and reports that
 
-These are plain messages, which no server stores and which may get lost, on a subject of no stream.
-Who leads, and what is committed, never depends on them. They are JSON, and fields that a reader
-does not know are passed over, so that brokers of two versions understand each other.
+These are plain messages, which no server stores and which may get lost, on subjects of no stream.
+Who leads, and what is committed, never depends on them. Where confirms wait for a standby they do
+(`store/replication/standby_syncs.py`); a message that is lost there costs time, and the next report
+tells the same. Reports are JSON, and fields that a reader does not know are passed over, so that
+brokers of two versions understand each other. A leader's message is empty.
 """
 
 from __future__ import annotations
@@ -72,6 +76,7 @@ class Topics:
 
     def __init__(self, log: str) -> None:
         self.reports = f"vqnodes.{log}.reports"
+        self.commits = f"vqnodes.{log}.commits"
 
 
 def encode(message: Report) -> bytes:

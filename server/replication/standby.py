@@ -12,7 +12,8 @@ What holds:
   it goes on at the mirror's own position, and what comes late has a token that nobody waits for.
 - `end_read` is told when everything up to that end is applied. Silence can be measured by it.
 - Summaries of full segments are made when everything else is done, one between two readings.
-- A sync follows a second after the first record that is not synced, or `SYNC_BYTES`.
+- A sync follows a second after the first record that is not synced, or `SYNC_BYTES`. While a leader
+  waits for what it has committed (`awaited`), it follows on the end of each reading.
 
 A segment that cannot be healed is tried again from time to time: the log may be damaged itself, or
 an empty replica has answered. That of the position only before anything is applied behind it, as
@@ -55,6 +56,8 @@ T = TypeVar("T")
 READ_AGAIN_S: Final = 0.1
 SYNC_S: Final = 1.0
 SYNC_BYTES: Final = 64 * 1024 * 1024
+# A leader that has told of a commit so lately waits for what is synced.
+AWAITED_S: Final = 2.0
 # One job applies about so much.
 SLICE_BYTES: Final = 4 * 1024 * 1024
 # While more than this waits for the worker, no further batch is asked for.
@@ -93,6 +96,9 @@ class StandbyOwner(Protocol):
             last: the sequence with which the log ended
             is_complete: nothing is damaged or missing, so that this node may claim
         """
+
+    def synced(self) -> None:
+        """All that was applied is synced, and a leader waits for that."""
 
     def broken(self, reason: str) -> None:
         """The log has lost something, or is another one: this node must not lead."""
@@ -253,6 +259,7 @@ class Standby:
         self._unsynced_bytes = 0
         self._unsynced_since = 0.0
         self._is_dirty = self._is_sync_due = False
+        self._awaited_until = 0.0
         # What is called when nothing is under way any more; whether only if all went well.
         self._then: tuple[Callable[[], None], bool] | None = None
         # Copied from the mirror between two jobs, so that it may be read at any time.
@@ -265,6 +272,16 @@ class Standby:
         """Read the log, and go on until `pause` or `stop`."""
         self._is_following = self._is_urgent = True
         self._go_on()
+
+    def awaited(self) -> None:
+        """A leader has committed something, and waits until it is synced here."""
+        self._awaited_until = self._loop.time() + AWAITED_S
+        if self._is_following:
+            self._is_urgent = True
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            self._go_on()
 
     def pause(self, done: Callable[[Position], None]) -> None:
         """Read no more, sync what was applied; `done` gets the position up to which all is here."""
@@ -428,11 +445,19 @@ class Standby:
         self._may_summarize = self._is_following and progress.is_complete
         if progress.is_complete:
             progress.caught_up_at = ended_at
+        if self._is_awaited:
+            self._is_sync_due = self._is_dirty
         self._owner.end_read(ended_at, last, is_complete=progress.is_complete)
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self._loop.time() < self._awaited_until
 
     def _synced(self, _: None) -> None:
         self._is_dirty = self._is_sync_due = False
         self._unsynced_bytes = 0
+        if self._is_awaited:
+            self._owner.synced()
 
     def _healed(self, is_whole: bool) -> None:
         generation, self._healing = self._healing, 0

@@ -3,8 +3,8 @@
     heard ─▶ the newest report by node ─▶ facts: `vouchmq ha status`, metrics
     look, now and then ─▶ who is silent drops out; `replication.alone`, `replication.lagging`
 
-Nothing here takes part in an argument for safety: whoever may send on the subject can say anything.
-What is no report of this log is counted and passed over. Must not know the clock.
+Who leads and what is committed does not depend on any of it: whoever may send on the subject can
+say anything. What is no report of this log is counted and passed over. Must not know the clock.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
                                     └─ anything else: `storage_failed`, and the process ends
     turn ─▶ sync ─▶ GroupCommit.sync_now or GroupCommit.request
     GroupCommit ─▶ synced ─▶ ledger, confirms (`BrokerContext.synced`), the probe of a full disk
-    with a shared log: GroupCommit, committed ─▶ `Watermark` ─▶ synced, when both have it;
-        the end of a turn ─▶ `BlockTap.request`
+    with a shared log: GroupCommit, committed, synced_on_standby if that is awaited ─▶ `Watermark`
+        ─▶ synced, when all have it; the end of a turn ─▶ `BlockTap.request`
 
 What holds:
 
@@ -81,6 +81,7 @@ class JournalWriter:
         fatal: called once, with a line for the log, when the store can no longer keep its word
         extra_targets: files that are synced in front of the journal
         segment_octets: what must be free before publishers go on after a full disk
+        needs_standby: with a shared log, nothing is told to be safe before a standby has synced it
     """
 
     def __init__(
@@ -97,6 +98,7 @@ class JournalWriter:
         fatal: Callable[[str], None],
         extra_targets: ExtraSyncTargets | None,
         segment_octets: int,
+        needs_standby: bool = False,
     ) -> None:
         self._journal = journal
         self._context = context
@@ -117,7 +119,7 @@ class JournalWriter:
         self._generation = journal.chain.tail_generation
         self._synced_slices = 0
         self._is_closed = False
-        self._watermark = Watermark(journal.written_lsn, self._synced)
+        self._watermark = Watermark(journal.written_lsn, self._synced, needs_standby=needs_standby)
         self.commit = GroupCommit(
             journal,
             worker,
@@ -250,6 +252,11 @@ class JournalWriter:
             self._context.commits.passed(block)
         if self.wants_sync:
             self._turn.wake()
+
+    def synced_on_standby(self, lsn: int) -> None:
+        """A standby of the shared log has everything up to this LSN on its disk."""
+        if not self._context.has_failed:
+            self._watermark.synced_on_standby(lsn)
 
     def _has_room(self) -> bool:
         # A file that waits is room as well, but compaction's first: it makes more of it.

@@ -493,6 +493,7 @@ class BrokerRuntime:
             fatal=host.fatal,
             extra_targets=extra_targets,
             segment_octets=settings.segment_size_bytes,
+            needs_standby=settings.ha_confirm == "log+standby",
         )
 
     def _new_periodic_check(self, disk: Disk, active_ledger: ActiveLedger) -> PeriodicCheck:

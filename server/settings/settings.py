@@ -464,6 +464,11 @@ class Settings:
     ha_rank: Annotated[int, Meta(ge=0, le=100)] = option(
         0, "Order in which standbys take over: 0 tries first, each higher rank half a second later."
     )
+    ha_confirm: Literal["log", "log+standby"] = option(
+        "log",
+        "What has a message before it is confirmed, besides this broker's disk: the log, or the "
+        "log and the disk of a standby.",
+    )
     ha_deliver: Literal["committed", "at_once"] = option(
         "committed",
         "Whether deliveries wait until the log has their messages; `at_once` is faster, but after "

@@ -575,7 +575,7 @@ class Journal:
         """Octets handed over of which it is not known that nobody can take them back."""
         # Asked for at each read of a socket: nearly always there is no tap.
         unsafe = self.unsynced_bytes
-        return unsafe if self._tap is None else max(unsafe, self._tap.waiting_bytes)
+        return unsafe if self._tap is None else max(unsafe, self._tap.unsafe_bytes)
 
     def begin_sync(self) -> SyncTicket:
         """Return what a sync started now must cover; later blocks belong to the next one."""

@@ -62,8 +62,8 @@ class BlockTap(Protocol):
     """Who is told of each block when it is in its file, and of each segment that is given up."""
 
     @property
-    def waiting_bytes(self) -> int:
-        """What it was told of and has not committed."""
+    def unsafe_bytes(self) -> int:
+        """What it was told of, and of which nobody may be told that it is safe."""
 
     @property
     def last_number(self) -> int:

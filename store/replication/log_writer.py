@@ -150,6 +150,8 @@ class LogWriter:
         self.whole: Position | None = None
         # Of the blocks that were appended, and at first of those that the log had.
         self.last_number = self._wanted_number = at.block
+        # Of the blocks that are committed, and how many of them wait for something else.
+        self.committed_bytes = self.held_bytes = 0
         # Readings, and attempts beyond the first of each record.
         self.reading_count = 0
         self.repeat_count = 0
@@ -183,6 +185,11 @@ class LogWriter:
         """What has been appended to the journal and is not known to be committed."""
         under_way = self._under_way
         return self._cutter.size_bytes + (under_way.size if under_way is not None else 0)
+
+    @property
+    def unsafe_bytes(self) -> int:
+        """What has been appended to the journal, and of which nobody may be told yet."""
+        return self.waiting_bytes + self.held_bytes
 
     @property
     def is_under_way(self) -> bool:
@@ -435,6 +442,7 @@ class LogWriter:
             self.is_leading = True
             self._owner.claimed()
         if header.kind == record.BLOCKS:
+            self.committed_bytes += under_way.size
             self._await_answers(at.lsn - lsn)
         self._next()
         if header.kind == record.BLOCKS:

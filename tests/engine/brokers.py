@@ -1,14 +1,21 @@
-"""Two broker processes that share a log, on one server or on three."""
+"""Two broker processes that share a log, on one server or on three, and a publisher."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import pika
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import AMQPError
 
 from tests.engine.servers import Cluster, NatsServer
 from tests.integration.broker_process import BrokerProcess, run_command
 from tests.waiting import wait_until
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 
 class Brokers:
@@ -91,3 +98,69 @@ def status(broker: BrokerProcess) -> dict[str, object]:
     done = run_command("ha", "status", "--json", "--data-dir", str(broker.data_dir))
     found: dict[str, object] = json.loads(done.stdout) if done.stdout else {}
     return found
+
+
+class Publisher:
+    """A thread that publishes one message after the other, each of them confirmed, until it fails.
+
+    Args:
+        broker: where to
+        heard: told of each connection.blocked and connection.unblocked
+    """
+
+    def __init__(self, broker: BrokerProcess, heard: Callable[[str], object]) -> None:
+        self.published: list[bytes] = []
+        self.confirmed: list[bytes] = []
+        self.failure: Exception | None = None
+        self.is_to_end = False
+        self._heard = heard
+        self._url = broker.url
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with pika.BlockingConnection(pika.URLParameters(self._url)) as connection:
+                connection.add_on_connection_blocked_callback(lambda *_: self._heard("blocked"))
+                connection.add_on_connection_unblocked_callback(lambda *_: self._heard("unblocked"))
+                channel = connection.channel()
+                channel.confirm_delivery()
+                while not self.is_to_end:
+                    body = b"%d" % len(self.published)
+                    self.published.append(body)
+                    channel.basic_publish("", "q", body, PERSISTENT)
+                    self.confirmed.append(body)
+        except AMQPError as error:
+            self.failure = error
+
+    def wait(self, count: int) -> None:
+        """Wait until so many more are confirmed."""
+        goal = len(self.confirmed) + count
+        wait_until(lambda: self.failure is not None or len(self.confirmed) >= goal, "confirms")
+        assert self.failure is None
+
+    def join(self) -> None:
+        """Wait for its end."""
+        self._thread.join()
+
+
+def declare(broker: BrokerProcess) -> None:
+    """A durable queue `q`."""
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        connection.channel().queue_declare("q", durable=True)
+
+
+def drained(channel: BlockingChannel) -> list[tuple[bytes, bool]]:
+    """All messages of the queue, and which of them are said to be redelivered."""
+    found: list[tuple[bytes, bool]] = []
+    while True:
+        method, _, body = channel.basic_get("q", auto_ack=True)
+        if method is None:
+            return found
+        found.append((body, method.redelivered))
+
+
+def left_on(broker: BrokerProcess) -> list[tuple[bytes, bool]]:
+    """The same of a broker."""
+    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
+        return drained(connection.channel())

@@ -131,6 +131,9 @@ class Machine:
         self.ends += 1
         self._changed.set()
 
+    def synced(self) -> None:
+        pass
+
     def failed(self, error: OSError) -> None:
         self.reasons.append(str(error))
         self._changed.set()

@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import cast
 
 import pika
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
-from tests.engine.brokers import Brokers, status
+from tests.engine.brokers import Brokers, Publisher, declare, left_on, status
 from tests.engine.proxy import Proxy
 from tests.engine.servers import MISSING, NatsServer, program, running_server, wait_until
 from tests.integration.broker_process import BrokerProcess, run_command
@@ -46,72 +44,6 @@ def brokers(tmp_path: Path, engine: NatsServer) -> Iterator[Brokers]:
         yield made
     finally:
         made.kill()
-
-
-class Publisher:
-    """A thread that publishes one message after the other, each of them confirmed, until it fails.
-
-    Args:
-        broker: where to
-        heard: told of each connection.blocked and connection.unblocked
-    """
-
-    def __init__(self, broker: BrokerProcess, heard: Callable[[str], object]) -> None:
-        self.published: list[bytes] = []
-        self.confirmed: list[bytes] = []
-        self.failure: Exception | None = None
-        self.is_to_end = False
-        self._heard = heard
-        self._url = broker.url
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            with pika.BlockingConnection(pika.URLParameters(self._url)) as connection:
-                connection.add_on_connection_blocked_callback(lambda *_: self._heard("blocked"))
-                connection.add_on_connection_unblocked_callback(lambda *_: self._heard("unblocked"))
-                channel = connection.channel()
-                channel.confirm_delivery()
-                while not self.is_to_end:
-                    body = b"%d" % len(self.published)
-                    self.published.append(body)
-                    channel.basic_publish("", "q", body, PERSISTENT)
-                    self.confirmed.append(body)
-        except AMQPError as error:
-            self.failure = error
-
-    def wait(self, count: int) -> None:
-        """Wait until so many more are confirmed."""
-        goal = len(self.confirmed) + count
-        wait_until(lambda: self.failure is not None or len(self.confirmed) >= goal, "confirms")
-        assert self.failure is None
-
-    def join(self) -> None:
-        """Wait for its end."""
-        self._thread.join()
-
-
-def declare(broker: BrokerProcess) -> None:
-    """A durable queue `q`."""
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        connection.channel().queue_declare("q", durable=True)
-
-
-def drained(channel: BlockingChannel) -> list[tuple[bytes, bool]]:
-    """All messages of the queue, and which of them are said to be redelivered."""
-    found: list[tuple[bytes, bool]] = []
-    while True:
-        method, _, body = channel.basic_get("q", auto_ack=True)
-        if method is None:
-            return found
-        found.append((body, method.redelivered))
-
-
-def left_on(broker: BrokerProcess) -> list[tuple[bytes, bool]]:
-    """The same of a broker."""
-    with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
-        return drained(connection.channel())
 
 
 def test_a_standby_has_all_that_a_killed_leader_has_confirmed(brokers: Brokers) -> None:

@@ -227,11 +227,16 @@ Play = Callable[[Failovers, Roaming, Sites, Tell], list[str]]
 
 @contextmanager
 def failovers(
-    directory: Path, *, seed: int, programs: Sequence[str] = ("vouchmq",) * 3
+    directory: Path,
+    *,
+    seed: int,
+    programs: Sequence[str] = ("vouchmq",) * 3,
+    confirm: str = "log",
 ) -> Iterator[tuple[Failovers, Roaming, Sites]]:
     """Three brokers that run, and clients that know them all."""
+    flags = (*FLAGS, *LEDGER_FLAGS, "--ha-confirm", confirm)
     with (
-        Sites(directory, flags=(*FLAGS, *LEDGER_FLAGS), programs=programs) as sites,
+        Sites(directory, flags=flags, programs=programs) as sites,
         Ledger(directory / "ledger.log") as ledger,
     ):
         leader = sites.start()
@@ -309,6 +314,7 @@ def parser_of(module: str, description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--audit", action="store_true", help="by vouchmq audit (Spark), for many")
+    parser.add_argument("--confirm", choices=("log", "log+standby"), default="log", help="(log)")
     parser.add_argument("--directory", type=Path, help="for the data; kept after a violation")
     parser.add_argument("--out", type=Path, help="JSON file that the result is written to")
     return parser
@@ -328,7 +334,7 @@ def perform(module: str, options: argparse.Namespace, play: Play) -> int:
         sys.stdout.flush()
 
     place = Path(tempfile.mkdtemp(prefix="vouchmq-failover-", dir=options.directory))
-    with failovers(place, seed=options.seed) as (one, roaming, sites):
+    with failovers(place, seed=options.seed, confirm=options.confirm) as (one, roaming, sites):
         violations = play(one, roaming, sites, tell)
         violations += audit(sites, place, one.seen, runs_spark=options.audit)
         one.seen.violations = violations

@@ -17,8 +17,9 @@ HOWS = ("kill", "pause")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(program() is None, reason=MISSING)]
 
 
-def test_no_leader_that_is_lost_breaks_a_promise(tmp_path: Path) -> None:
-    with failovers(tmp_path, seed=1) as (one, roaming, sites):
+@pytest.mark.parametrize("confirm", ["log", "log+standby"])
+def test_no_leader_that_is_lost_breaks_a_promise(tmp_path: Path, confirm: str) -> None:
+    with failovers(tmp_path, seed=1, confirm=confirm) as (one, roaming, sites):
         assert run(one, roaming, ["pause", "kill", "stop"], print) == []
         assert audit(sites, tmp_path, one.seen, runs_spark=False) == []
     assert one.outcome.confirmed > 200, "too little load"

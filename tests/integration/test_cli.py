@@ -372,6 +372,13 @@ def test_starts_that_fail_leave_the_data_directory_alone(tmp_path: Path) -> None
             assert position.method.message_count
 
 
+def test_confirms_that_wait_for_a_standby_need_a_shared_log(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    done = serve("--port", "0", "--data-dir", str(data), "--ha-confirm", "log+standby")
+    assert_one_clear_line(done, "ha_confirm", "set ha_log")
+    assert not data.exists()
+
+
 def test_data_dir_that_is_a_file_is_one_clear_line(tmp_path: Path) -> None:
     place = tmp_path / "file"
     place.write_text("not a directory")

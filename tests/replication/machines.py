@@ -20,6 +20,7 @@ from vouchmq.store.replication.leader_position import LeaderPosition
 from vouchmq.store.replication.log_writer import EPOCH_LSNS, LogWriter
 from vouchmq.store.replication.mirror import Mirror
 from vouchmq.store.replication.record import Subjects
+from vouchmq.store.replication.standby_syncs import StandbySyncs
 from vouchmq.store.replication.watermark import Watermark
 
 LOG_ID = b"log of machines."
@@ -71,10 +72,14 @@ class PurgeableLog:
 
 
 class Machine:
-    """One node with its disk."""
+    """One node with its disk; as the leader it may wait for a standby."""
 
-    def __init__(self, log: PurgeableLog, name: str, seed: int) -> None:
+    def __init__(
+        self, log: PurgeableLog, name: str, seed: int, *, needs_standby: bool = False
+    ) -> None:
         self.name = name
+        self.standby_syncs: StandbySyncs | None = None
+        self._needs_standby = needs_standby
         self.disk = SimDisk(seed)
         self.mirror: Mirror | None = None
         self.journal: Journal | None = None
@@ -128,7 +133,7 @@ class Machine:
         if self._sent is not None and self._random.random() < 0.5:
             self._arrive()
         self.mirror = self.journal = self.writer = self._sent = self._watermark = None
-        self.position = None
+        self.position = self.standby_syncs = None
         if self._random.random() < KILLED:
             self.disk.kill()
         else:
@@ -160,7 +165,20 @@ class Machine:
         queue = recovered.queues.get(QUEUE)
         found = {raw: lsn for lsn, raw, _ in queue.messages} if queue else {}
         self.published, self.confirmed, self.settled = found, set(), {}
-        self._watermark = Watermark(self.journal.written_lsn, self.passed)
+        self._watermark = Watermark(
+            self.journal.written_lsn, self.passed, needs_standby=self._needs_standby
+        )
+        if self._needs_standby:
+            self.standby_syncs = StandbySyncs(self._watermark.synced_on_standby)
+
+    def reported(self) -> tuple[int, int]:
+        """Number and checksum of the record up to which its directory has everything."""
+        assert self.mirror is not None
+        return self.mirror.synced.number, self.mirror.synced.checksum
+
+    def has_durable(self, raw: bytes) -> bool:
+        """Whether a message is on its disk after any crash."""
+        return any(raw in inode.durable for inode in self.disk.visible.values())
 
     # As the leader.
 
@@ -252,6 +270,8 @@ class Machine:
         assert self._watermark is not None
         self.journal.committed(block)
         self._watermark.committed(lsn)
+        if self.standby_syncs is not None and self.writer is not None:
+            self.standby_syncs.committed(self.writer.at, self.writer.committed_bytes)
 
     def passed(self, lsn: int) -> None:
         self.confirmed.update(raw for raw, at in self.published.items() if at <= lsn)
@@ -267,12 +287,19 @@ class Machine:
 
 
 class MachineRoom:
-    """Three machines and a log; `run` takes random steps, with power cuts, and judges."""
+    """Three machines and a log; `run` takes random steps, with power cuts, and judges.
 
-    def __init__(self, seed: int) -> None:
+    If confirms wait for a standby, two disks have to have what is confirmed.
+    """
+
+    def __init__(self, seed: int, *, needs_standby: bool = False) -> None:
+        self.needs_standby = needs_standby
         self.random = random = Random(seed)
         self.log = PurgeableLog()
-        self.machines = [Machine(self.log, f"m{i}", random.getrandbits(32)) for i in range(3)]
+        self.machines = [
+            Machine(self.log, f"m{i}", random.getrandbits(32), needs_standby=needs_standby)
+            for i in range(3)
+        ]
         self.leader: Machine | None = None
         self.count = 0
         # Of all leaders until now: what was confirmed, and what was taken out of the queue.
@@ -308,10 +335,12 @@ class MachineRoom:
             self._take_over(machine)
         elif random.random() < 0.15:
             machine.sync()
+            self._report(machine)
         elif random.random() < 0.03:
             self._cut(machine)
         else:
             machine.read(int(random.random() * 8))
+            self._report(machine)
 
     def _restart(self, machine: Machine) -> None:
         names = [name for name in machine.disk.listdir() if name.endswith(".journal")]
@@ -353,7 +382,18 @@ class MachineRoom:
             self._cut(leader)
         self._note(leader)
 
+    def _report(self, machine: Machine) -> None:
+        """A standby tells the leader up to where it has synced, if that gets there."""
+        leader = self.leader
+        if leader is not None and leader.standby_syncs is not None and self.random.random() < 0.8:
+            leader.standby_syncs.reported(machine.name, *machine.reported())
+            self._note(leader)
+
     def _note(self, leader: Machine) -> None:
+        if self.needs_standby:
+            for raw in leader.confirmed - self.confirmed:
+                count = sum(each.has_durable(raw) for each in self.machines)
+                assert count > 1, f"confirmed, and on {count} disk: {raw[:9]!r}"
         self.confirmed |= leader.confirmed
         self.settled_safely |= leader.settled_safely()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.replication.machines import MachineRoom
+from tests.replication.machines import Machine, MachineRoom
 from tests.simulation.sim_disk import SimFile
 from vouchmq.store.replication.leader_position import LeaderPosition
 from vouchmq.store.replication.log_view import Position
@@ -15,17 +15,18 @@ from vouchmq.store.replication.log_writer import LogWriter, _UnderWay
 from vouchmq.store.replication.mirror import Mirror
 from vouchmq.store.replication.own_segments import OwnSegments
 from vouchmq.store.replication.position_file import PositionFile
+from vouchmq.store.replication.watermark import Watermark
 
 COUNT = 60
 MOST_SCHEDULES = 600
 
 
-def run(seed: int) -> MachineRoom:
-    room = MachineRoom(seed)
+def run(seed: int, *, needs_standby: bool = False) -> MachineRoom:
+    room = MachineRoom(seed, needs_standby=needs_standby)
     try:
         room.run()
     except Exception as error:
-        raise AssertionError(f"MachineRoom({seed}): {error!r}") from error
+        raise AssertionError(f"MachineRoom({seed}, {needs_standby=}): {error!r}") from error
     return room
 
 
@@ -40,17 +41,44 @@ def test_what_was_confirmed_outlives_the_machines() -> None:
     assert sum(each.position_count for room in rooms for each in room.machines) > COUNT
 
 
-def caught() -> AssertionError:
+def test_what_was_confirmed_is_on_two_disks_if_that_is_asked_for() -> None:
+    first = time.time_ns() >> 10
+    rooms = [run(seed, needs_standby=True) for seed in range(first, first + COUNT)]
+    assert sum(room.take_overs for room in rooms) > COUNT
+    assert sum(len(room.confirmed) for room in rooms) > COUNT
+
+
+def caught(*, needs_standby: bool = False) -> AssertionError:
     """The failure of the first schedule, of fresh seeds, that finds something."""
     first = time.time_ns() >> 10
     for seed in range(first, first + MOST_SCHEDULES):
         try:
-            run(seed)
+            run(seed, needs_standby=needs_standby)
         except AssertionError as failure:
             # A plant that does not run proves nothing.
             assert not isinstance(failure.__cause__, TypeError | AttributeError | NameError)
             return failure
     raise AssertionError(f"{MOST_SCHEDULES} schedules from {first} on have not found the bug")
+
+
+def test_finds_a_standby_that_reports_what_it_has_not_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def reported(self: Machine) -> tuple[int, int]:
+        assert self.mirror is not None
+        return self.mirror.at.number, self.mirror.at.checksum
+
+    monkeypatch.setattr(Machine, "reported", reported)
+    assert "on 1 disk" in str(caught(needs_standby=True))
+
+
+def test_finds_a_confirm_that_waits_for_no_standby(monkeypatch: pytest.MonkeyPatch) -> None:
+    def synced_here(self: Watermark, lsn: int) -> None:
+        self._standby = self._synced = lsn
+        self._tell()
+
+    monkeypatch.setattr(Watermark, "synced_here", synced_here)
+    assert "on 1 disk" in str(caught(needs_standby=True))
 
 
 def test_finds_a_position_that_speaks_for_what_is_not_synced(

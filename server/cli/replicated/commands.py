@@ -52,6 +52,7 @@ FACTS: Final = {
     "lag": "records behind",
     "can_take_over": "can take over",
     "uncommitted_bytes": "bytes not committed",
+    "standby_waiting_bytes": "bytes on no standby",
     "trouble": "trouble",
 }
 POSITION_FACTS: Final = {

@@ -130,6 +130,7 @@ class Membership:
             ),
             chance=random.random,
             random_bytes=secrets.token_bytes,
+            needs_standby=settings.ha_confirm == "log+standby",
         )
         control = await self._control_server(loop, settings.data_dir)
         log.info("replication.standby", node=settings.node, stream=self._engine.stream)
@@ -337,6 +338,10 @@ class Membership:
         if self._runtime is not None:
             self._runtime.journal_writer.committed(block, lsn)
 
+    def synced_on_standby(self, lsn: int) -> None:
+        if self._runtime is not None:
+            self._runtime.journal_writer.synced_on_standby(lsn)
+
     @property
     def safe_block(self) -> int:
         """See `Leading`."""
@@ -395,6 +400,8 @@ class Membership:
             facts["is_serving"] = node.roles.is_serving
             facts["is_stalled"] = node.is_stalled
             facts["uncommitted_bytes"] = node.waiting_bytes
+            if node.needs_standby:
+                facts["standby_waiting_bytes"] = node.standby_waiting_bytes
             facts["resyncs"] = node.resync_count
             facts["standbys"] = node.standbys
             facts["log"] = node.log_size

@@ -39,6 +39,10 @@ def test_a_leader_tells_its_epoch_and_what_is_not_committed() -> None:
     ]
 
 
+def test_a_leader_that_waits_for_a_standby_tells_for_how_much() -> None:
+    assert "vouchmq_ha_standby_waiting_bytes 9.0" in text_of({**LEADER, "standby_waiting_bytes": 9})
+
+
 def test_a_leader_tells_how_far_its_standbys_are() -> None:
     standbys = [
         {"node": name, "lag_bytes": 7, "lag_s": 0.5, "synced_lsn": 9, "can_take_over": is_well}

@@ -71,6 +71,12 @@ def log_families(status: Mapping[str, Any]) -> Iterator[Metric]:
         "Bytes of the journal that the shared log has not committed",
         status.get("uncommitted_bytes", 0),
     )
+    if "standby_waiting_bytes" in status:
+        yield GaugeMetricFamily(
+            "vouchmq_ha_standby_waiting_bytes",
+            "Bytes that the shared log has committed and no standby has synced",
+            status["standby_waiting_bytes"],
+        )
     yield GaugeMetricFamily(
         "vouchmq_ha_connected",
         "is 1 while the servers of the shared log answer",

@@ -60,6 +60,16 @@ def test_a_leader_that_serves_is_well(ask: Any, capsys: pytest.CaptureFixture[st
     assert "role:                 leader\n" in capsys.readouterr().out
 
 
+def test_a_leader_that_waits_for_a_standby_says_so(
+    ask: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask({**LEADER, "is_stalled": True, "standby_waiting_bytes": 70})
+    assert program.main(["ha", "status"]) == 1
+    said = capsys.readouterr().out
+    assert "publishers blocked:   yes\n" in said
+    assert "bytes on no standby:  70\n" in said
+
+
 def test_a_standby_that_can_take_over_is_well(ask: Any, capsys: pytest.CaptureFixture[str]) -> None:
     ask(STANDBY)
     assert program.main(["ha", "status"]) == 0

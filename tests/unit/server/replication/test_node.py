@@ -8,9 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from tests.simulation.sim_disk import SimDisk
 from tests.unit.server.replication.scripted_server import until
+from vouchmq.server.replication import node, standby
 from vouchmq.server.replication.log import NatsLog
 from vouchmq.server.replication.node import Node
 from vouchmq.server.replication.reports import Report, Topics, encode, parse_report
@@ -18,7 +20,7 @@ from vouchmq.server.replication.roles import Patience
 from vouchmq.store.replication import record
 from vouchmq.store.replication.leader_position import LeaderPosition
 from vouchmq.store.replication.log_edge import LogAnswers
-from vouchmq.store.replication.log_view import LogView
+from vouchmq.store.replication.log_view import LogView, Position
 from vouchmq.store.replication.mirror import Mirror
 from vouchmq.store.replication.record import Record, RecordHeader, Subjects
 
@@ -109,11 +111,13 @@ class Process:
     safe_block = 0
     segment_bytes = 1000
 
-    def __init__(self, takeover_after_s: float = 0.0) -> None:
+    def __init__(self, takeover_after_s: float = 0.0, *, needs_standby: bool = False) -> None:
         self.disk = SimDisk(1)
         self.engine = ModelEngine()
         self.said: list[str] = []
         self.commits: list[tuple[int, int]] = []
+        self.standby_lsns: list[int] = []
+        self.stalls: list[bool] = []
         self.pool = ThreadPoolExecutor(1)
         self.node = Node(
             "n1",
@@ -128,6 +132,7 @@ class Process:
             patience=Patience(takeover_after_s),
             chance=lambda: 0.0,
             random_bytes=bytes,
+            needs_standby=needs_standby,
         )
 
     def append(self, number: int, generation: int = 1) -> None:
@@ -155,17 +160,24 @@ class Process:
     def bytes_behind(self, generation: int, offset: int) -> int:
         return 5000 - 1000 * generation - offset
 
+    def synced_on_standby(self, lsn: int) -> None:
+        self.standby_lsns.append(lsn)
+
     def stalled(self, *, is_stalled: bool) -> None:
-        raise AssertionError(f"the log answers: {is_stalled}")
+        assert self.node.needs_standby, "the log answers"
+        self.stalls.append(is_stalled)
 
 
 def run(
-    test: Callable[[Process], Coroutine[Any, Any, None]], takeover_after_s: float = 0.0
+    test: Callable[[Process], Coroutine[Any, Any, None]],
+    takeover_after_s: float = 0.0,
+    *,
+    needs_standby: bool = False,
 ) -> Process:
     """Run a test with a process that follows the log."""
 
     async def follow() -> Process:
-        process = Process(takeover_after_s)
+        process = Process(takeover_after_s, needs_standby=needs_standby)
         process.node.start()
         try:
             await test(process)
@@ -350,3 +362,87 @@ def test_what_is_reported_after_the_end_of_a_lead_is_nobody_s() -> None:
         assert process.node.standbys == []
 
     run(end)
+
+
+def a_sync_of(at: Position, node: str = "n2") -> bytes:
+    """A standby says that it has everything up to there on its disk."""
+    return encode(
+        a_report(
+            node=node,
+            sequence=at.sequence,
+            synced_sequence=at.sequence,
+            synced_number=at.number,
+            synced_checksum=at.checksum,
+        )
+    )
+
+
+def test_a_leader_waits_for_a_standby_if_that_is_asked_for() -> None:
+    async def publish(process: Process) -> None:
+        await serves(process)
+        process.append(2)
+        await until(lambda: process.commits[-1] == (2, 2))
+        tap = process.node.tap
+        heard = process.engine.heard[TOPICS.reports]
+        assert process.standby_lsns == []
+        assert tap.unsafe_bytes == process.node.standby_waiting_bytes == 20
+        # Standbys are told of each record, so that they do not wait before they read.
+        assert process.engine.told.count((TOPICS.commits, b"")) == 2
+        heard(a_sync_of(tap.at._replace(checksum=tap.at.checksum ^ 1)))
+        heard(a_sync_of(tap.at, node="n1"))
+        assert process.standby_lsns == []
+        heard(a_sync_of(tap.at))
+        assert process.standby_lsns == [2]
+        assert tap.unsafe_bytes == process.node.standby_waiting_bytes == 0
+
+    run(publish, needs_standby=True)
+
+
+def test_a_copy_that_is_damaged_does_not_count() -> None:
+    async def publish(process: Process) -> None:
+        await serves(process)
+        at = process.node.at
+        report = msgspec.structs.replace(
+            parse_report(a_sync_of(at), LOG_ID.hex()), is_whole=False, can_take_over=False
+        )
+        process.engine.heard[TOPICS.reports](encode(report))
+        assert process.standby_lsns == []
+
+    run(publish, needs_standby=True)
+
+
+def test_publishers_are_blocked_while_no_standby_syncs() -> None:
+    async def publish(process: Process) -> None:
+        await serves(process)
+        await until(lambda: process.stalls == [True])
+        assert process.node.is_stalled
+        # The log itself answers.
+        assert process.node.trouble == ""
+        # A beat is committed meanwhile, and the standby names that.
+        await until(lambda: process.node.at.number > process.engine.records()[2].header.number)
+        at = process.node.at
+        process.engine.heard[TOPICS.reports](a_sync_of(at))
+        await until(lambda: process.stalls == [True, False])
+        assert process.standby_lsns == [1]
+
+    run(publish, needs_standby=True)
+
+
+def test_a_standby_that_is_awaited_syncs_and_reports_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # By itself it would do neither.
+    monkeypatch.setattr(standby, "SYNC_S", 3600.0)
+    monkeypatch.setattr(node, "REPORT_TICKS", 1 << 30)
+
+    async def report(process: Process) -> None:
+        process.engine.add_claim("n2")
+        await until(lambda: process.node.standby.progress.is_complete)
+        process.engine.add_claim("n3")
+        process.engine.heard[TOPICS.commits](b"")
+        await until(lambda: bool(process.engine.told))
+        (subject, raw), *_ = process.engine.told
+        assert subject == TOPICS.reports
+        assert parse_report(raw, LOG_ID.hex()).synced_sequence == 3
+
+    run(report, takeover_after_s=3600.0)

@@ -91,6 +91,31 @@ def test_a_confirm_waits_for_the_disk_and_for_the_log() -> None:
     assert confirms(client.hear()) == [("Basic.Ack", 1, False)]
 
 
+def test_a_confirm_waits_for_a_standby_if_that_is_asked_for() -> None:
+    node = LeadingNode(ha_confirm="log+standby")
+    writer = node.world.runtime.journal_writer
+    client = node.confirming()
+    writer.synced_on_standby(node.writer.at.lsn)
+    # The queue's declaration has waited as well.
+    assert "Queue.DeclareOk" in client.names()
+    client.send(wire.publish(1, "q", b"x", PERSISTENT))
+    node.world.sync()
+    node.commit()
+    assert confirms(client.hear()) == []
+    writer.synced_on_standby(node.writer.at.lsn)
+    assert confirms(client.hear()) == [("Basic.Ack", 1, False)]
+
+
+def test_what_no_standby_has_counts_as_unsynced() -> None:
+    node = LeadingNode(ha_confirm="log+standby")
+    client = node.confirming()
+    client.send(wire.publish(1, "q", bytes(1000), PERSISTENT))
+    node.world.sync()
+    node.commit()
+    node.writer.held_bytes = 123_456
+    assert node.world.runtime.journal.unsafe_bytes == 123_456
+
+
 def test_a_confirm_waits_for_a_disk_that_is_slower_than_the_log() -> None:
     node = LeadingNode()
     client = node.confirming()

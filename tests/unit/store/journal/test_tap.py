@@ -27,7 +27,7 @@ class Copy:
         self.last_number = 0
 
     @property
-    def waiting_bytes(self) -> int:
+    def unsafe_bytes(self) -> int:
         return sum(map(len, self.files.values()))
 
     def request(self) -> None:
@@ -184,7 +184,7 @@ def test_what_is_not_committed_is_not_safe_however_well_it_is_synced() -> None:
     journal = open_tapped(disk, copy)
     publish(journal, 1, b"one")
     assert journal.unsynced_bytes == 0
-    assert journal.unsafe_bytes == copy.waiting_bytes > 0
+    assert journal.unsafe_bytes == copy.unsafe_bytes > 0
     copy.files.clear()
     assert journal.unsafe_bytes == 0
 

@@ -17,6 +17,22 @@ def test_it_waits_for_the_disk_and_for_the_log() -> None:
     assert watermark.lsn == 18
 
 
+def test_it_waits_for_a_standby_if_that_is_asked_for() -> None:
+    told: list[int] = []
+    watermark = Watermark(10, told.append, needs_standby=True)
+    # What recovery has found may be on this disk only.
+    assert watermark.lsn == 0
+    watermark.committed(20)
+    watermark.synced_here(30)
+    assert told[-1] == 0
+    watermark.synced_on_standby(15)
+    watermark.synced_on_standby(25)
+    assert told[-2:] == [15, 20]
+    watermark.committed(40)
+    watermark.synced_on_standby(40)
+    assert told[-1] == 30
+
+
 def test_it_never_goes_back() -> None:
     told: list[int] = []
     watermark = Watermark(10, told.append)

@@ -95,6 +95,7 @@ function sharedLog(node) {
       ["Committed up to record", count(log.committed_sequence)],
       ["Applied here up to record", count(log.sequence)],
       ["Not committed", told(log.uncommitted_bytes, bytes)],
+      log.standby_waiting_bytes !== undefined && ["On no standby's disk", bytes(log.standby_waiting_bytes)],
       log.trouble && ["Trouble", h("span", {}, log.trouble, " ", tag("trouble", "bad"))],
     ].filter(Boolean))),
     panel("Standbys", standbys.length === 0
