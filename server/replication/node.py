@@ -146,7 +146,7 @@ class Node:
         needs_standby: bool = False,
     ) -> None:
         self.roles = Roles(patience, self, chance)
-        self.standby = Standby(engine, mirror, subjects, self, loop, executor)
+        self.standby = Standby(engine, mirror, subjects, self, loop, executor, chance)
         self.is_stalled = False
         self._name = name
         self._address = address

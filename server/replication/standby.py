@@ -11,7 +11,9 @@ What holds:
 - The next reading begins when all of the one before is applied. So whatever becomes of connections,
   it goes on at the mirror's own position, and what comes late has a token that nobody waits for.
 - `end_read` is told when everything up to that end is applied. Silence can be measured by it.
-- Summaries of full segments are made when everything else is done, one between two readings.
+- Summaries of full segments are made when everything else is done, one between two readings. One
+  takes as long as a hundred readings (0.2 to 1 s for 64 MiB), and all standbys have to make it at
+  the same time. So while a leader waits for any of them, each puts it off for a time of its own.
 - A sync follows a second after the first record that is not synced, or `SYNC_BYTES`. While a leader
   waits for what it has committed (`awaited`), it follows on the end of each reading.
 
@@ -58,6 +60,8 @@ SYNC_S: Final = 1.0
 SYNC_BYTES: Final = 64 * 1024 * 1024
 # A leader that has told of a commit so lately waits for what is synced.
 AWAITED_S: Final = 2.0
+# Meanwhile a summary is put off for so long at most.
+LONGEST_PUT_OFF_S: Final = 4.0
 # One job applies about so much.
 SLICE_BYTES: Final = 4 * 1024 * 1024
 # While more than this waits for the worker, no further batch is asked for.
@@ -199,7 +203,7 @@ class Standby:
 
     All calls and all that is told to `owner` are on the event loop; only the jobs are not.
 
-        standby = Standby(engine, mirror, subjects, owner, loop, executor)
+        standby = Standby(engine, mirror, subjects, owner, loop, executor, chance)
         engine.start(standby)        # or whoever passes the answers on
         standby.follow()
         standby.pause(claim)         # synced, and the mirror rests: `claim` gets the position
@@ -213,6 +217,7 @@ class Standby:
         owner: is told how it goes
         loop: the running event loop
         executor: runs the jobs; one thread is enough, as there is one job at a time
+        chance: a number from 0 up to 1
     """
 
     def __init__(
@@ -223,6 +228,7 @@ class Standby:
         owner: StandbyOwner,
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
+        chance: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._mirror = mirror
@@ -230,6 +236,7 @@ class Standby:
         self._owner = owner
         self._loop = loop
         self._executor = executor
+        self._chance = chance
         self._is_following = False
         self._has_failed = False
         # A job is under way.
@@ -250,6 +257,8 @@ class Standby:
         self._heal_at = 0.0
         self._may_heal = False
         self._may_summarize = False
+        # When the next summary is made, once one is due.
+        self._summarize_at: float | None = None
         # The segment that is being read again, or 0.
         self._healing = 0
         # Those of which it was said that this failed.
@@ -385,13 +394,19 @@ class Standby:
                 self._work(
                     partial(self._mirror.ended, last), partial(self._end_applied, last, ended_at)
                 )
-        elif self._may_summarize and self._mirror.lacks_summary:
+        elif self._may_summarize and self._mirror.lacks_summary and self._is_time_to_summarize(now):
             # One between two readings, once there is nothing else to do.
             self._may_summarize = False
+            self._summarize_at = None
             self._work(self._mirror.summarize, _nothing)
         else:
             return False
         return True
+
+    def _is_time_to_summarize(self, now: float) -> bool:
+        if self._summarize_at is None:
+            self._summarize_at = now + self._chance() * LONGEST_PUT_OFF_S
+        return now >= self._summarize_at or not self._is_awaited
 
     def _work(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
         self._is_working = True

@@ -84,7 +84,7 @@ class Machine:
         """Follow the log."""
         mirror = Mirror(self.disk, LOG_ID)
         loop, executor = self._loop, self._executor
-        self.standby = Standby(self.engine, mirror, SUBJECTS, self, loop, executor)
+        self.standby = Standby(self.engine, mirror, SUBJECTS, self, loop, executor, lambda: 1.0)
         self.engine.start(self)
         self.standby.follow()
         return self.standby
