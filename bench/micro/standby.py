@@ -181,10 +181,8 @@ class Follower:
         loop = asyncio.get_running_loop()
         self._mirror = Mirror(FileDisk(directory), LOG_ID)
         self._engine = NatsLog(STREAM, [server_of(port)], Options(), loop, random.Random())
-        self._executor = ThreadPoolExecutor(1)
-        self._standby = Standby(
-            self._engine, self._mirror, SUBJECTS, self, loop, self._executor, lambda: 0.0
-        )
+        self._executor = ThreadPoolExecutor(2)
+        self._standby = Standby(self._engine, self._mirror, SUBJECTS, self, loop, self._executor)
         self._done = asyncio.Event()
         self._longest_stall_s = 0.0
 

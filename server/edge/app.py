@@ -58,7 +58,7 @@ from vouchmq.server.edge.shutdown import drain_clients, seal_journal
 from vouchmq.server.edge.subprocesses.management import start_management
 from vouchmq.server.edge.tls import https_context, server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
-from vouchmq.server.errors import SettingsError, StartupError
+from vouchmq.server.errors import StartupError
 from vouchmq.server.faults.commands import FaultCommands
 from vouchmq.server.faults.faults import Faults
 from vouchmq.server.faults.sync_worker import Unsynced
@@ -156,11 +156,9 @@ class Server:
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file else None
         self._memory = MemoryGauge()
         require_memory(settings, self._memory.total_octets)
-        if settings.ha_confirm != "log" and not settings.ha_log:
-            raise SettingsError(f"ha_confirm: {settings.ha_confirm} needs a shared log: set ha_log")
         self._membership: Membership | None = (
             import_module(MEMBERSHIP).Membership(settings, self._stopping.set, self._fatal)
-            if settings.ha_log
+            if settings.ha_log or settings.ha_confirm != "log"
             else None
         )
         # Cold work on files of the ledger, one after the other.

@@ -146,7 +146,7 @@ class Node:
         needs_standby: bool = False,
     ) -> None:
         self.roles = Roles(patience, self, chance)
-        self.standby = Standby(engine, mirror, subjects, self, loop, executor, chance)
+        self.standby = Standby(engine, mirror, subjects, self, loop, executor)
         self.is_stalled = False
         self._name = name
         self._address = address
@@ -158,12 +158,12 @@ class Node:
         self._standbys: Standbys | None = None
         self.needs_standby = needs_standby
         self._standby_syncs: StandbySyncs | None = None
-        # Of the last record that a standby has synced, as of the last look; since when it is that.
+        # The last record that it was told of.
+        self._noted_number = -1
+        # The last one that a standby has synced, as of the last look; since when it is that.
         self._known_synced = -1
         self._standby_waits_since = 0.0
         self._was_standby_late = False
-        # The last record that was noted for that.
-        self._noted_number = -1
         self._owner = owner
         self._loop = loop
         self._random_bytes = random_bytes
@@ -259,9 +259,9 @@ class Node:
         self.tap.request()
 
     def is_all_committed(self) -> bool:
-        """Have all that was appended committed; return whether it is, or never will be."""
+        """Have all that was appended made safe; return whether it is, or never will be."""
         self.tap.request()
-        return not self.tap.waiting_bytes or self.tap.has_ended
+        return not self.tap.unsafe_bytes or self.tap.has_ended
 
     def _tick(self) -> None:
         now = self._loop.time()
@@ -296,7 +296,9 @@ class Node:
 
     def _look_at_reports(self, now: float) -> None:
         if self._standbys is not None:
-            self._standbys.look(now)
+            for name in self._standbys.look(now):
+                if self._standby_syncs is not None:
+                    self._standby_syncs.withdrawn(name)
             if not self._ticks % SIZE_TICKS:
                 self._engine.ask_size(self._size_told)
         else:
@@ -361,8 +363,11 @@ class Node:
             segment_bytes=leading.segment_bytes,
         )
         self.roles.standby_heard(now, report.node, can_take_over=report.can_take_over)
-        if self._standby_syncs is not None and report.is_whole:
-            self._standby_syncs.reported(report.node, report.synced_number, report.synced_checksum)
+        syncs = self._standby_syncs
+        if syncs is not None and report.is_whole:
+            syncs.reported(report.node, report.synced_number, report.synced_checksum)
+        elif syncs is not None:
+            syncs.withdrawn(report.node)
 
     # What a standby has synced, where that is awaited
 
@@ -392,12 +397,19 @@ class Node:
         if writer.at.number != self._noted_number:
             # A beat, of which nobody is told; a standby may name it.
             self._note_committed(syncs, writer)
-        if not syncs.waiting_bytes or syncs.number != self._known_synced:
+        if not self._awaits_standby or syncs.number != self._known_synced:
             self._known_synced = syncs.number
             self._standby_waits_since = now
 
+    @property
+    def _awaits_standby(self) -> bool:
+        """Whether a block is committed, whole, and not known to be synced by a standby."""
+        syncs = self._standby_syncs
+        whole = self.tap.whole if syncs is not None else None
+        return syncs is not None and whole is not None and whole.number > syncs.number
+
     def _is_standby_late(self, now: float) -> bool:
-        return self.standby_waiting_bytes > 0 and now - self._standby_waits_since >= STALLED_S
+        return self._awaits_standby and now - self._standby_waits_since >= STALLED_S
 
     def _look_at_sync(self, now: float, leading: Leading) -> None:
         """A sync that is under way at two looks takes long."""
@@ -535,10 +547,11 @@ class Node:
         if leading is None:
             return
         if self._standby_syncs is not None:
-            self._engine.tell(self._topics.commits, b"")
-        leading.committed(block, lsn)
-        if self._standby_syncs is not None:
+            if self.tap.whole == self.tap.at:
+                # No standby can say that it has a part of a block.
+                self._engine.tell(self._topics.commits, b"")
             self._note_committed(self._standby_syncs, self.tap)
+        leading.committed(block, lsn)
         if not self.roles.is_serving and block >= self._recovered_block:
             self.roles.recovered()
 

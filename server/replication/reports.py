@@ -5,10 +5,12 @@
         which reads and syncs at once, and reports that
 
 These are plain messages, which no server stores and which may get lost, on subjects of no stream.
-Who leads, and what is committed, never depends on them. Where confirms wait for a standby they do
-(`store/replication/standby_syncs.py`); a message that is lost there costs time, and the next report
-tells the same. Reports are JSON, and fields that a reader does not know are passed over, so that
-brokers of two versions understand each other. A leader's message is empty.
+No argument for safety rests on them, with one exception: where confirms wait for a standby, its
+report counts if it names a record that the leader has committed (`standby_syncs.py`). A message
+that is lost costs time, and the next report tells the same.
+
+Reports are JSON, and fields that a reader does not know are passed over, so that brokers of two
+versions understand each other. A leader's message is empty.
 """
 
 from __future__ import annotations

@@ -11,11 +11,10 @@ What holds:
 - The next reading begins when all of the one before is applied. So whatever becomes of connections,
   it goes on at the mirror's own position, and what comes late has a token that nobody waits for.
 - `end_read` is told when everything up to that end is applied. Silence can be measured by it.
-- Summaries of full segments are made when everything else is done, one between two readings. One
-  takes as long as a hundred readings (0.2 to 1 s for 64 MiB), and all standbys have to make it at
-  the same time. So while a leader waits for any of them, each puts it off for a time of its own.
-- A sync follows a second after the first record that is not synced, or `SYNC_BYTES`. While a leader
-  waits for what it has committed (`awaited`), it follows on the end of each reading.
+- Summaries of full segments are made beside all that, one at a time, in another thread. One takes
+  up to 4 s (64 MiB of small messages), and a leader may be waiting.
+- A sync follows a second after the first record that is not synced, or `SYNC_BYTES`. Behind a
+  reading that a leader has asked for (`awaited`) it follows at once, and the owner is told.
 
 A segment that cannot be healed is tried again from time to time: the log may be damaged itself, or
 an empty replica has answered. That of the position only before anything is applied behind it, as
@@ -58,10 +57,6 @@ T = TypeVar("T")
 READ_AGAIN_S: Final = 0.1
 SYNC_S: Final = 1.0
 SYNC_BYTES: Final = 64 * 1024 * 1024
-# A leader that has told of a commit so lately waits for what is synced.
-AWAITED_S: Final = 2.0
-# Meanwhile a summary is put off for so long at most.
-LONGEST_PUT_OFF_S: Final = 4.0
 # One job applies about so much.
 SLICE_BYTES: Final = 4 * 1024 * 1024
 # While more than this waits for the worker, no further batch is asked for.
@@ -203,7 +198,7 @@ class Standby:
 
     All calls and all that is told to `owner` are on the event loop; only the jobs are not.
 
-        standby = Standby(engine, mirror, subjects, owner, loop, executor, chance)
+        standby = Standby(engine, mirror, subjects, owner, loop, executor)
         engine.start(standby)        # or whoever passes the answers on
         standby.follow()
         standby.pause(claim)         # synced, and the mirror rests: `claim` gets the position
@@ -216,8 +211,7 @@ class Standby:
         subjects: names of what a segment's records have
         owner: is told how it goes
         loop: the running event loop
-        executor: runs the jobs; one thread is enough, as there is one job at a time
-        chance: a number from 0 up to 1
+        executor: runs the jobs, one at a time, and beside them summaries: two threads
     """
 
     def __init__(
@@ -228,7 +222,6 @@ class Standby:
         owner: StandbyOwner,
         loop: asyncio.AbstractEventLoop,
         executor: Executor,
-        chance: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._mirror = mirror
@@ -236,7 +229,6 @@ class Standby:
         self._owner = owner
         self._loop = loop
         self._executor = executor
-        self._chance = chance
         self._is_following = False
         self._has_failed = False
         # A job is under way.
@@ -256,9 +248,7 @@ class Standby:
         self._to_heal = list(mirror.damaged)
         self._heal_at = 0.0
         self._may_heal = False
-        self._may_summarize = False
-        # When the next summary is made, once one is due.
-        self._summarize_at: float | None = None
+        self._may_summarize = self._is_summarizing = False
         # The segment that is being read again, or 0.
         self._healing = 0
         # Those of which it was said that this failed.
@@ -268,7 +258,9 @@ class Standby:
         self._unsynced_bytes = 0
         self._unsynced_since = 0.0
         self._is_dirty = self._is_sync_due = False
-        self._awaited_until = 0.0
+        # How often a leader has asked for what it has committed: until now, at the beginning of the
+        # present reading, of what is applied, and of what the owner was told to be synced.
+        self._asked = self._asked_read = self._asked_applied = self._asked_told = 0
         # What is called when nothing is under way any more; whether only if all went well.
         self._then: tuple[Callable[[], None], bool] | None = None
         # Copied from the mirror between two jobs, so that it may be read at any time.
@@ -284,7 +276,7 @@ class Standby:
 
     def awaited(self) -> None:
         """A leader has committed something, and waits until it is synced here."""
-        self._awaited_until = self._loop.time() + AWAITED_S
+        self._asked += 1
         if self._is_following:
             self._is_urgent = True
             if self._timer is not None:
@@ -360,10 +352,15 @@ class Standby:
         if not self._has_failed and self._begin_job():
             return
         if self._then is not None:
-            (then, needs_success), self._then = self._then, None
+            then, needs_success = self._then
+            if self._is_summarizing and not needs_success:
+                # It writes into the directory that somebody else takes over then.
+                return
+            self._then = None
             if not (needs_success and self._has_failed):
                 then()
         elif self._is_following and not self._has_failed:
+            self._summarize_next()
             self._read_next()
 
     def _begin_job(self) -> bool:
@@ -394,19 +391,27 @@ class Standby:
                 self._work(
                     partial(self._mirror.ended, last), partial(self._end_applied, last, ended_at)
                 )
-        elif self._may_summarize and self._mirror.lacks_summary and self._is_time_to_summarize(now):
-            # One between two readings, once there is nothing else to do.
-            self._may_summarize = False
-            self._summarize_at = None
-            self._work(self._mirror.summarize, _nothing)
         else:
             return False
         return True
 
-    def _is_time_to_summarize(self, now: float) -> bool:
-        if self._summarize_at is None:
-            self._summarize_at = now + self._chance() * LONGEST_PUT_OFF_S
-        return now >= self._summarize_at or not self._is_awaited
+    def _summarize_next(self) -> None:
+        """Begin a summary, once the log was read to its end and nothing else is to be done."""
+        if not self._may_summarize or self._is_summarizing:
+            return
+        self._may_summarize = False
+        if generation := self._mirror.next_summary():
+            self._is_summarizing = True
+            job = partial(self._mirror.summarize, generation)
+            future = self._loop.run_in_executor(self._executor, job)
+            future.add_done_callback(self._summarized)
+
+    def _summarized(self, future: asyncio.Future[None]) -> None:
+        self._is_summarizing = False
+        try:
+            future.result()
+        finally:
+            self._go_on()
 
     def _work(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
         self._is_working = True
@@ -460,18 +465,21 @@ class Standby:
         self._may_summarize = self._is_following and progress.is_complete
         if progress.is_complete:
             progress.caught_up_at = ended_at
-        if self._is_awaited:
-            self._is_sync_due = self._is_dirty
+        self._asked_applied = self._asked_read
+        if self._is_dirty:
+            self._is_sync_due = self._is_sync_due or self._asked_applied > self._asked_told
+        else:
+            self._tell_synced()
         self._owner.end_read(ended_at, last, is_complete=progress.is_complete)
-
-    @property
-    def _is_awaited(self) -> bool:
-        return self._loop.time() < self._awaited_until
 
     def _synced(self, _: None) -> None:
         self._is_dirty = self._is_sync_due = False
         self._unsynced_bytes = 0
-        if self._is_awaited:
+        self._tell_synced()
+
+    def _tell_synced(self) -> None:
+        if self._asked_applied > self._asked_told:
+            self._asked_told = self._asked_applied
             self._owner.synced()
 
     def _healed(self, is_whole: bool) -> None:
@@ -516,6 +524,7 @@ class Standby:
             self._healing = self._to_heal[0]
             self._engine.read_subject(self._token, self._subjects.of_segment(self._healing))
         else:
+            self._asked_read = self._asked
             self._engine.read_from(self._token, self._mirror.next_sequence)
 
     def _drop_reading(self) -> None:

@@ -3,8 +3,8 @@
     heard ─▶ the newest report by node ─▶ facts: `vouchmq ha status`, metrics
     look, now and then ─▶ who is silent drops out; `replication.alone`, `replication.lagging`
 
-Who leads and what is committed does not depend on any of it: whoever may send on the subject can
-say anything. What is no report of this log is counted and passed over. Must not know the clock.
+Nothing here takes part in an argument for safety: whoever may send on the subject can say anything.
+What is no report of this log is counted and passed over. Must not know the clock.
 """
 
 from __future__ import annotations
@@ -98,14 +98,15 @@ class Standbys:
         if is_lagging and not was_lagging:
             log.warning("replication.lagging", node=report.node, lag_bytes=lag_bytes)
 
-    def look(self, now: float) -> None:
-        """Forget who has not reported for a while, and say so if nobody is left."""
-        for name, each in list(self._nodes.items()):
-            if now - each.heard_at > STANDBY_S:
-                del self._nodes[name]
+    def look(self, now: float) -> list[str]:
+        """Forget who has not reported for a while, and say so if nobody is left; their names."""
+        silent = [name for name, each in self._nodes.items() if now - each.heard_at > STANDBY_S]
+        for name in silent:
+            del self._nodes[name]
         if now - self._heard_at > STANDBY_S and not self._is_alone:
             self._is_alone = True
             log.warning("replication.alone", meaning="no standby reports, so none can take over")
+        return silent
 
     def facts(self, now: float) -> list[dict[str, object]]:
         """What is known of each, by name."""

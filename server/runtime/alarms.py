@@ -144,7 +144,7 @@ class Alarms:
             self._update()
 
     def log_stalled(self, *, is_stalled: bool) -> None:
-        """The shared log has committed nothing for a while, or does so again."""
+        """What is awaited of the shared log or a standby has not come for a while, or comes."""
         if is_stalled != self.is_log_stalled:
             self.is_log_stalled = is_stalled
             self._tell("replication", is_stalled)

@@ -108,6 +108,11 @@ class Mirror:
         # Segments that have a summary, or cannot have one.
         names = disk.listdir()
         self._summarized = {g for g in self._files if summary_name(g) in names}
+        # The one that is being made, or 0.
+        self._summarizing = 0
+        # What was known when nothing was left to be summarized, or to be removed.
+        self._none_to_summarize: tuple[int, ...] = ()
+        self._none_to_remove: tuple[int, ...] = ()
         self._file: DiskFile | None = None
         self._dirty: list[DiskFile] = []
         # The names of what was here may not be synced either.
@@ -432,11 +437,23 @@ class Mirror:
         self._remove_gone()
 
     def _remove_gone(self) -> None:
-        for generation in [g for g in self._files if g < self._whole.generation]:
-            if self.own.is_gone(generation):
+        known = self._known(self._whole.generation)
+        if known == self._none_to_remove:
+            return
+        gone = [g for g in self._files if g < self._whole.generation and self.own.is_gone(g)]
+        for generation in gone:
+            if generation != self._summarizing:
                 self._disk.unlink(summary_name(generation))
                 self._disk.unlink(segment_name(generation))
                 self._files.remove(generation)
+        if not gone:
+            self._none_to_remove = known
+
+    def _known(self, generation: int) -> tuple[int, ...]:
+        """All that says which segments are gone or lack a summary: most syncs change nothing."""
+        own = self.own
+        counts = len(own.retired), len(self._files), len(self._summarized), len(self.damaged)
+        return generation, own.oldest, *counts
 
     def heal(self, generation: int) -> Healing:
         """Begin to write a damaged segment again, with the bodies that the log has of it."""
@@ -457,28 +474,44 @@ class Mirror:
 
     @property
     def lacks_summary(self) -> bool:
-        """Whether `summarize` has something to do."""
-        return self._next_summary() is not None
+        """Whether a summary is being made, or is to be made."""
+        return bool(self._summarizing or self._lacking_summary())
 
-    def summarize(self) -> None:
-        """Write the summary of one full segment, with which a take-over need not read it."""
-        generation = self._next_summary()
-        if generation is not None:
-            # Whether it worked or not: without it the next recovery only takes longer.
-            self._summarized.add(generation)
-            with suppress(OSError, StoreError):
-                summarize(self._disk, generation)
+    def next_summary(self) -> int:
+        """Return the segment to be summarized now, by `summarize`; 0 if there is none."""
+        found = self._summarizing = self._lacking_summary()
+        if found:
+            self._summarized.add(found)
+        return found
 
-    def _next_summary(self) -> int | None:
+    def _lacking_summary(self) -> int:
         """Return the newest full segment that is synced, whole and without a summary."""
         own, synced = self.own, self._position.at
         generation = synced.generation if synced is not None else 0
+        known = self._known(generation)
+        if known == self._none_to_summarize:
+            return 0
         candidates = (
             g
             for g in self._files - self._summarized
             if g < generation and not own.is_gone(g) and g not in self.damaged
         )
-        return max(candidates, default=None)
+        found = max(candidates, default=0)
+        if not found:
+            self._none_to_summarize = known
+        return found
+
+    def summarize(self, generation: int) -> None:
+        """Write the summary of a full segment, with which a take-over need not read it.
+
+        Nothing else is touched, so other calls may be made meanwhile in another thread.
+        """
+        try:
+            # If it fails, the next recovery only takes longer.
+            with suppress(OSError, StoreError):
+                summarize(self._disk, generation)
+        finally:
+            self._summarizing = 0
 
     def close(self) -> None:
         """Close all files. What was not synced is read again."""

@@ -14,8 +14,9 @@ where this leader's last records stood, and a standby syncs that claim, and what
 under the same numbers.
 
 A report may be ahead of this leader, as the engine's answer to an append comes later than the
-record to whoever reads. It is kept until the answer is there. One about a record that is kept no
-longer tells nothing, and a later one will.
+record to whoever reads. It is kept until the answer is there, or until this standby says something
+else: its directory may have been lost meanwhile. One about a record that is kept no longer tells
+nothing, and a later one will.
 """
 
 from __future__ import annotations
@@ -32,11 +33,17 @@ MOST_RECORDS: Final = 4096
 
 
 class _Record(NamedTuple):
-    """A committed record: its checksum, the highest LSN and all bytes of the log up to its end."""
+    """A committed record.
+
+    Args:
+        checksum: of it
+        lsn: highest LSN up to its end
+        committed_bytes: of blocks that this leader had committed with it
+    """
 
     checksum: int
     lsn: int
-    log_bytes: int
+    committed_bytes: int
 
 
 class StandbySyncs:
@@ -70,24 +77,29 @@ class StandbySyncs:
         """What is committed in the log, and not known to be synced by any standby."""
         return self._committed_bytes - self._synced_bytes
 
-    def committed(self, at: Position, log_bytes: int) -> None:
+    def committed(self, at: Position, committed_bytes: int) -> None:
         """The log has another record.
 
         Args:
             at: where it ends
-            log_bytes: all that this leader has committed
+            committed_bytes: of blocks that this leader has committed
         """
-        self._records[at.number] = _Record(at.checksum, at.lsn, log_bytes)
-        self._committed_bytes = log_bytes
+        self._records[at.number] = _Record(at.checksum, at.lsn, committed_bytes)
+        self._committed_bytes = committed_bytes
         if len(self._records) > MOST_RECORDS:
             del self._records[next(iter(self._records))]
         self._look(at.number)
 
     def reported(self, node: str, number: int, checksum: int) -> None:
         """A standby says that its directory has everything up to this record, after any crash."""
+        self.withdrawn(node)
         if number > self.number:
             self._reports[node] = number, checksum
             self._look(next(reversed(self._records), -1))
+
+    def withdrawn(self, node: str) -> None:
+        """What a standby has said, and what is not committed yet, does not count any more."""
+        self._reports.pop(node, None)
 
     def _look(self, last: int) -> None:
         """Compare what was reported with what is committed, `last` being the newest record."""
@@ -101,9 +113,7 @@ class StandbySyncs:
 
     def _passed(self, number: int, found: _Record) -> None:
         self.number = number
-        self._synced_bytes = found.log_bytes
-        for each in list(self._records):
-            if each > number:
-                break
-            del self._records[each]
+        self._synced_bytes = found.committed_bytes
+        while self._records and (first := next(iter(self._records))) <= number:
+            del self._records[first]
         self._on_synced(found.lsn)

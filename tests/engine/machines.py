@@ -52,7 +52,7 @@ class Machine:
         self.engine = NatsLog(
             STREAM, self._servers, Options(name=self.name), self._loop, random.Random()
         )
-        self._executor = ThreadPoolExecutor(1)
+        self._executor = ThreadPoolExecutor(2)
         self.standby: Standby | None = None
         self.writer: LogWriter | None = None
         self.journal: Journal | None = None
@@ -84,7 +84,7 @@ class Machine:
         """Follow the log."""
         mirror = Mirror(self.disk, LOG_ID)
         loop, executor = self._loop, self._executor
-        self.standby = Standby(self.engine, mirror, SUBJECTS, self, loop, executor, lambda: 1.0)
+        self.standby = Standby(self.engine, mirror, SUBJECTS, self, loop, executor)
         self.engine.start(self)
         self.standby.follow()
         return self.standby

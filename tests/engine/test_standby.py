@@ -246,28 +246,6 @@ async def test_a_take_over_reads_no_full_segment(server: NatsServer, tmp_path: P
         assert live(recovered) == messages
 
 
-async def test_a_standby_that_is_awaited_puts_summaries_off(
-    server: NatsServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(standby, "AWAITED_S", 3600.0)
-    monkeypatch.setattr(standby, "LONGEST_PUT_OFF_S", 3600.0)
-    async with machines(server, tmp_path, "first", "second") as (first, second):
-        first.start()
-        await first.lead()
-        following = second.start()
-        following.awaited()
-        await fill(first, 100)
-        # Each of these ends with a time in which there is nothing else to do.
-        for _ in range(3):
-            await second.has_all()
-        assert len(second.segments()) > 3
-        assert following.progress.synced == following.progress.at
-        assert not list(second.directory.glob("*.summary"))
-        monkeypatch.setattr(standby, "AWAITED_S", 0.0)
-        following.awaited()
-        await second.until(lambda: bool(list(second.directory.glob("*.summary"))))
-
-
 async def test_a_server_that_is_killed(server: NatsServer, tmp_path: Path) -> None:
     async with machines(server, tmp_path, "first", "second") as (first, second):
         first.start()

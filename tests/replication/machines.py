@@ -208,7 +208,8 @@ class Machine:
         """Sync the journal, or what was mirrored."""
         if self.mirror is not None:
             self.mirror.sync()
-            self.mirror.summarize()
+            if generation := self.mirror.next_summary():
+                self.mirror.summarize(generation)
             self.has_rotted = bool(self.mirror.damaged or self.mirror.view.jumps)
         elif self.journal is not None and self._watermark is not None:
             ticket = self.journal.begin_sync()

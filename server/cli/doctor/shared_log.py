@@ -34,7 +34,7 @@ def check_log(
     settings: Settings, look: Callable[[Engine], Seen] | None = None
 ) -> Iterator[Finding]:
     """Whether brokers can use the log that the settings name."""
-    if not settings.ha_log:
+    if not settings.ha_log and settings.ha_confirm == "log":
         return
     try:
         engine = e.engine_of(settings)

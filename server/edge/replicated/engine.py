@@ -89,6 +89,8 @@ def engine_of(settings: Settings) -> Engine:
     Raises:
         SettingsError: an address, a file or a combination cannot be used
     """
+    if settings.ha_confirm != "log" and not settings.ha_log:
+        raise SettingsError(f"ha_confirm: {settings.ha_confirm} needs a shared log: set ha_log")
     try:
         servers, credentials = parse_servers(settings.ha_log)
     except AddressError as error:

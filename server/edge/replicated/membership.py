@@ -80,7 +80,7 @@ class Membership:
         self._address = ""
         self._stop = stop
         self._fail = fail
-        self._pool = ThreadPoolExecutor(1, "standby")
+        self._pool = ThreadPoolExecutor(2, "standby")
         self._node: Node
         # The log in the stream.
         self._log_id = b""

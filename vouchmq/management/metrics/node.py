@@ -30,7 +30,7 @@ ALARMS: Final = {
     "storage": ("vouchmq_alarms_storage", "is 1 while the disk refuses writes"),
     "replication": (
         "vouchmq_alarms_replication",
-        "is 1 while the shared log commits nothing",
+        "is 1 while the shared log commits nothing, or an awaited standby syncs nothing",
     ),
 }
 MEASURED: Final = {

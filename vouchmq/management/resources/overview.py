@@ -198,7 +198,7 @@ async def _node(call: Call) -> Row:
 
 
 def _shared_log(log: Row, alarm: Row) -> Row:
-    """The log of several brokers, and the alarm that it commits nothing."""
+    """The log of several brokers, and the alarm that it, or an awaited standby, stands still."""
     return {"shared_log": log, "replication_alarm": alarm["raised"]}
 
 

@@ -405,6 +405,12 @@ def test_a_shared_log_that_is_well_or_not() -> None:
     assert log_found(log=unfinished)[0][1] == "the log in the stream vouchmq is not complete"
 
 
+def test_confirms_that_wait_for_a_standby_without_a_shared_log() -> None:
+    (found,) = shared_log.check_log(Settings(ha_confirm="log+standby"))
+    assert found.level is Level.ERROR
+    assert "set ha_log" in found.text
+
+
 def test_servers_of_a_shared_log_that_lack_something() -> None:
     alone = msgspec.structs.replace(info(), cluster=Cluster())
     assert log_found(info=alone)[0][0] is Level.ERROR

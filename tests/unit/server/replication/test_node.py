@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
@@ -118,7 +119,7 @@ class Process:
         self.commits: list[tuple[int, int]] = []
         self.standby_lsns: list[int] = []
         self.stalls: list[bool] = []
-        self.pool = ThreadPoolExecutor(1)
+        self.pool = ThreadPoolExecutor(2)
         self.node = Node(
             "n1",
             "n1.example:5672",
@@ -401,12 +402,67 @@ def test_a_leader_waits_for_a_standby_if_that_is_asked_for() -> None:
 def test_a_copy_that_is_damaged_does_not_count() -> None:
     async def publish(process: Process) -> None:
         await serves(process)
-        at = process.node.at
-        report = msgspec.structs.replace(
-            parse_report(a_sync_of(at), LOG_ID.hex()), is_whole=False, can_take_over=False
+        heard = process.engine.heard[TOPICS.reports]
+        damaged = msgspec.structs.replace(
+            parse_report(a_sync_of(process.node.at), LOG_ID.hex()),
+            is_whole=False,
+            can_take_over=False,
         )
-        process.engine.heard[TOPICS.reports](encode(report))
+        heard(encode(damaged))
         assert process.standby_lsns == []
+        # Nor does what that standby has said of a record whose answer is still on its way.
+        process.append(2)
+        ahead = LogView(process.node.at)
+        ahead.found(len(process.engine.messages), process.engine.messages[-1])
+        heard(a_sync_of(ahead.at))
+        heard(encode(damaged))
+        await until(lambda: process.commits[-1] == (2, 2))
+        assert process.standby_lsns == []
+        heard(a_sync_of(ahead.at))
+        assert process.standby_lsns == [2]
+
+    run(publish, needs_standby=True)
+
+
+def test_a_standby_is_not_late_for_a_part_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It can name no record before the last part, however long the log takes for all of them."""
+    monkeypatch.setattr(node, "STALLED_S", 0.0)
+
+    async def publish(process: Process) -> None:
+        await serves(process)
+        heard, tap = process.engine.heard[TOPICS.reports], process.node.tap
+        heard(a_sync_of(tap.at))
+        hints = process.engine.told.count((TOPICS.commits, b""))
+        sent, held = process.engine.send, []
+
+        def hold(token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
+            if expected == 4:
+                held.append((token, subject, expected, parts))
+            else:
+                sent(token, subject, expected, parts)
+
+        process.engine.send = hold  # type: ignore[method-assign]
+        tap.appended(1, 10, 2, 2, [bytes(600_000)])
+        tap.request()
+        await until(lambda: bool(held))
+        assert process.node.standby_waiting_bytes > 0
+        assert process.engine.told.count((TOPICS.commits, b"")) == hints
+        process.node._look_at_standby_syncs(0.0, tap)
+        assert not process.node._is_standby_late(3600.0)
+        sent(*held[0])
+        await until(lambda: process.commits[-1] == (2, 2))
+        assert process.engine.told.count((TOPICS.commits, b"")) == hints + 1
+        assert process.node._is_standby_late(3600.0)
+
+    run(publish, needs_standby=True)
+
+
+def test_a_leader_that_ends_waits_for_the_standby() -> None:
+    async def publish(process: Process) -> None:
+        await serves(process)
+        assert not process.node.is_all_committed()
+        process.engine.heard[TOPICS.reports](a_sync_of(process.node.at))
+        assert process.node.is_all_committed()
 
     run(publish, needs_standby=True)
 
@@ -434,15 +490,32 @@ def test_a_standby_that_is_awaited_syncs_and_reports_at_once(
     # By itself it would do neither.
     monkeypatch.setattr(standby, "SYNC_S", 3600.0)
     monkeypatch.setattr(node, "REPORT_TICKS", 1 << 30)
+    is_over = threading.Event()
 
     async def report(process: Process) -> None:
         process.engine.add_claim("n2")
         await until(lambda: process.node.standby.progress.is_complete)
+        # A summary is being made meanwhile, which takes long.
+        lacking = [7]
+        monkeypatch.setattr(Mirror, "next_summary", lambda _: lacking.pop() if lacking else 0)
+        monkeypatch.setattr(Mirror, "summarize", lambda *_: is_over.wait())
+        await until(lambda: not lacking)
         process.engine.add_claim("n3")
         process.engine.heard[TOPICS.commits](b"")
         await until(lambda: bool(process.engine.told))
         (subject, raw), *_ = process.engine.told
         assert subject == TOPICS.reports
         assert parse_report(raw, LOG_ID.hex()).synced_sequence == 3
+        # A hint behind which there is nothing new is answered as well.
+        process.engine.told.clear()
+        process.engine.heard[TOPICS.commits](b"")
+        await until(lambda: bool(process.engine.told))
+        # Whoever recovers from the directory next waits for the summary.
+        stopped: list[bool] = []
+        process.node.standby.stop(lambda: stopped.append(is_over.is_set()))
+        await asyncio.sleep(0.01)
+        assert not stopped
+        is_over.set()
+        await until(lambda: stopped == [True])
 
     run(report, takeover_after_s=3600.0)

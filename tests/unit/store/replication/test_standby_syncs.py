@@ -79,6 +79,21 @@ def test_a_report_that_is_ahead_of_the_answer_waits_for_it() -> None:
     assert leader.told == [view.at.lsn]
 
 
+def test_a_report_that_is_ahead_does_not_outlive_the_next_one() -> None:
+    """The standby's directory may be lost before the answer comes."""
+    leader = Leader()
+    ahead = Chain().claim().begin().blocks(BLOCK)
+    view = LogView()
+    for sequence, raw in enumerate(ahead.messages, 1):
+        view.found(sequence, raw)
+    leader.syncs.reported("b", view.at.number, view.at.checksum)
+    leader.syncs.reported("b", -1, 0)
+    leader.syncs.reported("c", view.at.number, view.at.checksum)
+    leader.syncs.withdrawn("c")
+    assert leader.block() == view.at
+    assert leader.told == []
+
+
 def test_a_report_that_is_ahead_and_wrong_is_passed_over() -> None:
     leader = Leader()
     number = leader.positions[-1].number + 1
