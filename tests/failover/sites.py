@@ -23,7 +23,6 @@ from tests.engine.servers import (
     PATIENCE_S,
     STREAM,
     NatsServer,
-    free_ports,
     loopback_cluster,
 )
 from tests.engine.talk import Questions
@@ -152,10 +151,8 @@ class Sites:
         self._said: dict[str, int] = {}
         if network is None:
             self.cluster = loopback_cluster(directory / "engine")
-            ports = free_ports(3)
         else:
             self.cluster = network.cluster(directory / "engine")
-            ports = [AMQP_PORT] * 3
         for server, place in zip(self.cluster.servers, places, strict=False):
             server.directory = place / "engine"
         servers = self.cluster.servers
@@ -176,13 +173,15 @@ class Sites:
             broker = SiteBroker(
                 directory / name,
                 address=server.address,
-                port=ports[at],
+                port=0 if network is None else AMQP_PORT,
                 flags=(*own, *host, "--node", name),
                 space="" if network is None else network.space(server.name),
                 program=programs[at],
             )
             if places:
                 broker.data_dir = places[at] / "data"
+            # Clients have all addresses before anybody leads.
+            broker.choose_port()
             broker.heard_complaints = self.complaints
             self.sites.append(Site(broker, server))
 
