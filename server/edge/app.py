@@ -274,7 +274,7 @@ class Server:
             self._runtime,
             listener,
             min(timeout_s, CLIENTS_LIMIT_S),
-            is_committed=lambda: membership.is_over or membership.is_all_committed(),
+            is_committed=lambda: membership.is_over or membership.is_all_safe(),
         )
         # Of a leader that was replaced nothing is to be kept that the log does not have.
         if not membership.is_over:

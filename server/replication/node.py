@@ -258,7 +258,7 @@ class Node:
         self._engine.ask_size(self._size_told)
         self.tap.request()
 
-    def is_all_committed(self) -> bool:
+    def is_all_safe(self) -> bool:
         """Have all that was appended made safe; return whether it is, or never will be."""
         self.tap.request()
         return not self.tap.unsafe_bytes or self.tap.has_ended

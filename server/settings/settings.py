@@ -466,8 +466,8 @@ class Settings:
     )
     ha_confirm: Literal["log", "log+standby"] = option(
         "log",
-        "What has a message before it is confirmed, besides this broker's disk: the log, or the "
-        "log and the disk of a standby.",
+        "What must have a message, besides this broker's disk, before it is confirmed: the log, or "
+        "the log and the disk of a standby.",
     )
     ha_deliver: Literal["committed", "at_once"] = option(
         "committed",

@@ -16,7 +16,7 @@ from pika.exceptions import AMQPError
 
 from tests.engine.brokers import Brokers, Publisher, declare, left_on, status
 from tests.engine.proxy import Proxy
-from tests.engine.servers import MISSING, NatsServer, program, running_server, wait_until
+from tests.engine.servers import MISSING, NatsServer, program, wait_until
 from tests.integration.broker_process import BrokerProcess, run_command
 from vouchmq.store.disk import FileDisk
 from vouchmq.store.replication.log_view import Position
@@ -27,13 +27,6 @@ pytestmark = pytest.mark.skipif(program() is None, reason=MISSING)
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 PREFETCH = 20
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[NatsServer]:
-    """One server; what it has in place of two others is said to be unsafe."""
-    with running_server(tmp_path / "engine") as made:
-        yield made
 
 
 @pytest.fixture

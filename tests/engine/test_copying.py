@@ -18,7 +18,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import AMQPError
 
-from tests.engine.servers import MISSING, NatsServer, program, running_server, wait_until
+from tests.engine.servers import MISSING, NatsServer, program, wait_until
 from tests.integration.broker_process import (
     PROJECT,
     BrokerProcess,
@@ -36,13 +36,6 @@ pytestmark = pytest.mark.skipif(program() is None, reason=MISSING)
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 MIB = 1 << 20
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[NatsServer]:
-    """One server; what it has in place of two others is said to be unsafe."""
-    with running_server(tmp_path / "engine") as made:
-        yield made
 
 
 def start(engine: NatsServer) -> None:

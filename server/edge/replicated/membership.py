@@ -260,9 +260,9 @@ class Membership:
         )
         return True
 
-    def is_all_committed(self) -> bool:
-        """Whether nothing waits for the log any more; what does is sent now."""
-        return self._node.is_all_committed()
+    def is_all_safe(self) -> bool:
+        """Whether nothing waits for the log, or for a standby, any more; what does is sent now."""
+        return self._node.is_all_safe()
 
     @property
     def is_over(self) -> bool:

@@ -210,7 +210,7 @@ def test_a_leader_is_told_of_what_the_log_has() -> None:
         await until(lambda: process.commits[-1] == (3, 3))
 
     process = run(publish)
-    assert process.node.is_all_committed()
+    assert process.node.is_all_safe()
     assert process.node.at.block == 3
 
 
@@ -238,7 +238,7 @@ def test_a_leader_that_another_has_replaced_hears_of_no_commit() -> None:
         process.append(2)
         await until(lambda: len(process.said) > 2)
         process.append(3)
-        assert process.node.is_all_committed()
+        assert process.node.is_all_safe()
 
     process = run(replace)
     assert process.said[2:] == ["end: another node leads, by its claim of epoch 2"]
@@ -460,9 +460,9 @@ def test_a_standby_is_not_late_for_a_part_of_a_block(monkeypatch: pytest.MonkeyP
 def test_a_leader_that_ends_waits_for_the_standby() -> None:
     async def publish(process: Process) -> None:
         await serves(process)
-        assert not process.node.is_all_committed()
+        assert not process.node.is_all_safe()
         process.engine.heard[TOPICS.reports](a_sync_of(process.node.at))
-        assert process.node.is_all_committed()
+        assert process.node.is_all_safe()
 
     run(publish, needs_standby=True)
 
