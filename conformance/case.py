@@ -55,7 +55,7 @@ class Case:
 class Verdict:
     """What came of a case; `reason` explains everything but `passed`.
 
-    `tries` has what went wrong before it was tried again (`Case.races_on_referee`).
+    `tries` has what went wrong before it was tried again (`Case.races_on_referee`, `LateError`).
     """
 
     case: Case

@@ -17,6 +17,13 @@ class MismatchError(Exception):
     """The broker did something else than the rule says."""
 
 
+class LateError(MismatchError):
+    """What the rule says came later than it allows, as it also does where the machine stood still.
+
+    The case is tried again: a broker that is late by its own doing is late each time.
+    """
+
+
 class SkipError(Exception):
     """The case cannot be judged here; the message says what it needs."""
 
@@ -31,6 +38,12 @@ def equal(got: object, wanted: object, what: str) -> None:
     """Fail unless both are equal."""
     if got != wanted:
         raise MismatchError(f"{what}: got {got!r}, wanted {wanted!r}")
+
+
+def within(took_s: float, limit_s: float, what: str) -> None:
+    """Fail as late if this took longer than the limit."""
+    if took_s > limit_s:
+        raise LateError(f"{what}: after {took_s:.3f} s, {limit_s} s are allowed")
 
 
 class Starting(str):

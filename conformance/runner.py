@@ -19,7 +19,7 @@ from typing import Final
 from vouchmq.conformance.case import Case, Outcome, Verdict
 from vouchmq.conformance.client import Connection
 from vouchmq.conformance.events import EndedError, RefusedError, SilenceError
-from vouchmq.conformance.expect import MismatchError, SkipError
+from vouchmq.conformance.expect import LateError, MismatchError, SkipError
 from vouchmq.conformance.stage import SLACK_S, Stage
 from vouchmq.conformance.target import Target, Tls
 from vouchmq.conformance.wire import WireError
@@ -77,18 +77,17 @@ def run(cases: Sequence[Case], plan: Plan, tell: Callable[[Verdict], None]) -> l
 
 
 def _judge(one: Case, plan: Plan) -> Verdict:
-    most = MOST_TRIES if plan.is_referee and one.races_on_referee else 1
+    may_fail = plan.is_referee and one.races_on_referee
     tries: list[str] = []
-    while (verdict := _try(one, plan)).outcome == "failed" and len(tries) + 1 < most:
+    while True:
+        stage = plan.stage()
+        attempt = _Attempt(one, stage, plan)
+        attempt.step(partial(_whole, one, stage))
+        verdict = attempt.finish()
+        is_last = len(tries) + 1 == MOST_TRIES or not (may_fail or attempt.is_late)
+        if is_last or verdict.outcome != "failed":
+            return replace(verdict, tries=tuple(tries))
         tries.append(verdict.reason)
-    return replace(verdict, tries=tuple(tries))
-
-
-def _try(one: Case, plan: Plan) -> Verdict:
-    stage = plan.stage()
-    attempt = _Attempt(one, stage, plan)
-    attempt.step(lambda: _whole(one, stage))
-    return attempt.finish()
 
 
 def _whole(one: Case, stage: Stage) -> None:
@@ -107,6 +106,8 @@ class _Attempt:
         self._reason = ""
         self._trace: tuple[str, ...] = ()
         self._duration_s = 0.0
+        # Failed, and only by the time that it took.
+        self.is_late = False
 
     @property
     def is_passed(self) -> bool:
@@ -120,6 +121,9 @@ class _Attempt:
             act()
         except SkipError as skip:
             self._outcome, self._reason = "skipped", str(skip)
+        except LateError as error:
+            self.is_late = True
+            self._fail(str(error))
         except _BROKEN as error:
             self._fail(str(error) or type(error).__name__)
         except Exception as error:  # noqa: BLE001 - one broken case must not end the run
@@ -144,6 +148,7 @@ class _Attempt:
         try:
             self._stage.clear()
         except _BROKEN as error:
+            self.is_late = False
             self._reason += f" [cleaning up failed too: {error}]"
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from vouchmq.conformance.client import Channel, Connection
 from vouchmq.conformance.control import operate
 from vouchmq.conformance.events import EndedError, RefusedError, SilenceError
-from vouchmq.conformance.expect import MismatchError, SkipError, check
+from vouchmq.conformance.expect import MismatchError, SkipError, check, within
 from vouchmq.conformance.target import Target, Tls
 from vouchmq.conformance.wire import Table
 
@@ -170,8 +170,7 @@ class Stage:
     def in_time(self, at: float, due: float, late_s: float, what: str) -> None:
         """Fail unless `at` is not before `due` and at most `late_s` and the slack behind it."""
         check(at >= due - EARLY_S, f"{what}: {due - at:.3f} s too early")
-        over_s = at - due - late_s - self.slack_s
-        check(over_s <= 0, f"{what}: {at - due:.3f} s late, {late_s} s are allowed")
+        within(at - due, late_s + self.slack_s, what)
 
     def operate(self, *words: str, undo: Sequence[str] = ()) -> None:
         """Have the operator's command do this; `undo` follows when the case is over.

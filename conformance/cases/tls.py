@@ -16,7 +16,7 @@ from typing import Final
 from vouchmq.conformance.case import case
 from vouchmq.conformance.client import Connection
 from vouchmq.conformance.events import EndedError, RefusedError, SilenceError
-from vouchmq.conformance.expect import MismatchError, SkipError, check, equal
+from vouchmq.conformance.expect import MismatchError, SkipError, check, equal, within
 from vouchmq.conformance.preparation import need_users
 from vouchmq.conformance.stage import Stage
 
@@ -154,7 +154,7 @@ def silent(stage: Stage) -> None:
             raise MismatchError(f"still open after {PATIENCE_S} s") from None
         except OSError:
             pass
-    check(time.monotonic() - began <= HANDSHAKE_S + 0.5 + stage.slack_s, "it took longer")
+    within(time.monotonic() - began, HANDSHAKE_S + 0.5 + stage.slack_s, "the end")
 
 
 def _offered(connection: Connection) -> list[str]:

@@ -11,7 +11,7 @@ from vouchmq.conformance import wire
 from vouchmq.conformance.case import case
 from vouchmq.conformance.client import CAPABILITIES, Connection
 from vouchmq.conformance.events import EndedError, SilenceError
-from vouchmq.conformance.expect import MismatchError, Starting, check, equal, eventually
+from vouchmq.conformance.expect import MismatchError, Starting, check, equal, eventually, within
 from vouchmq.conformance.stage import Stage
 
 WRONG_STATE: Final = "CHANNEL_ERROR - unexpected method in connection state {}"
@@ -349,10 +349,10 @@ def heartbeats_come(stage: Stage) -> None:
         connection.listen(0.4)
         connection.send(wire.frame(wire.HEARTBEAT, 0, b""))
     times = [beat - begin for beat in connection.heartbeats]
-    check(len(times) >= 4, f"heartbeats after {[f'{at:.1f}' for at in times]} s")
-    check(times[0] < 1.6, f"the first heartbeat came after {times[0]:.1f} s")
-    gaps = [later - before for before, later in itertools.pairwise(times)]
-    check(max(gaps) < 1.6, f"gaps of {[f'{gap:.1f}' for gap in gaps]} s")
+    check(bool(times), "no heartbeat came")
+    # From the opening on, and to the end.
+    for before, later in itertools.pairwise([0.0, *times, 5.0]):
+        within(later - before, 1.6, f"a heartbeat, of those after {[f'{at:.1f}' for at in times]}")
 
 
 @case(
@@ -362,7 +362,8 @@ def silence_is_dropped(stage: Stage) -> None:
     connection = stage.connect(beat=2)
     begin = time.monotonic()
     lasted = connection.wait_end(10) - begin
-    check(3.9 <= lasted <= 7.5, f"dropped after {lasted:.1f} s")
+    check(lasted >= 3.9, f"dropped after {lasted:.1f} s")
+    within(lasted, 7.5, "the end")
     check(not connection.inbox(0), f"{[event.name for event in connection.inbox(0)]}")
 
 
@@ -370,10 +371,11 @@ def silence_is_dropped(stage: Stage) -> None:
 def octets_keep_alive(stage: Stage) -> None:
     connection = stage.connect(beat=1)
     connection.channel()
-    octets = wire.method(1, "basic.qos") * 2
-    for at in range(7):
-        connection.send(octets[at * 2 : at * 2 + 2])
-        connection.listen(0.9)
+    octets = wire.method(1, "basic.qos")
+    # Far more often than needed: where this machine stands still, the client must not be silent.
+    for at in range(len(octets)):
+        connection.send(octets[at : at + 1])
+        connection.listen(0.35)
     check(not connection.end, f"the connection ended: {connection.end}")
 
 

@@ -99,6 +99,15 @@ class Query:
         self._die_after("logged", until)
         return self._run(len(self.offsets) - 1, until)
 
+    def first_rows(self) -> int:
+        """Trigger until a batch has rows; how many. A busy broker delivers nothing at first."""
+        wait_until(lambda: bool(self.ids()), "no message came", between=self.trigger)
+        return len(self.ids())
+
+    def wait_for(self, count: int) -> None:
+        """Wait until the next batch can have so many messages; after the first rows."""
+        wait_until(lambda: self._arrived() >= count, lambda: f"{self._arrived()} of {count} came")
+
     def drain(self, patience: int = 2) -> int:
         """Trigger until nothing has come so many times, and nothing can; how many rows came.
 

@@ -43,7 +43,7 @@ def listening(directory: Path, says: str) -> Iterator[Path]:
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """With a broker that takes everything."""
-    yield from listening(tmp_path, "heard")
+    yield from listening(tmp_path, '{"event": "definitions.loaded"}')
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_policy_is_set_changed_and_cleared(directory: Path) -> None:
     ]
     assert operate(directory, ["clear_policy", "-p", "v", "p"]) == 0
     assert definitions(directory)["policies"] == []
-    assert (directory / "output.log").read_text().count("heard") == 3
+    assert (directory / "output.log").read_text().count("definitions.loaded") == 3
 
 
 def test_users_vhosts_and_permissions(directory: Path) -> None:

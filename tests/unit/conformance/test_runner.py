@@ -11,7 +11,7 @@ import pytest
 
 from vouchmq.conformance.__main__ import main
 from vouchmq.conformance.case import Body, Case, Verdict, all_cases, order
-from vouchmq.conformance.expect import MismatchError, SkipError, Starting, says
+from vouchmq.conformance.expect import LateError, MismatchError, SkipError, Starting, says, within
 from vouchmq.conformance.report import summary, write_json, write_junit
 from vouchmq.conformance.runner import Plan, run
 from vouchmq.conformance.stage import Stage
@@ -122,6 +122,30 @@ def test_what_races_on_the_referee_is_tried_again(
     verdict = run([one], Plan(NOBODY, is_referee=is_referee), lambda verdict: None)[0]
     assert (verdict.outcome, len(verdict.tries)) == (outcome, tries)
     assert list(verdict.tries) == [f"race {number}" for number in range(tries)]
+
+
+@pytest.mark.parametrize(
+    ("late", "outcome", "tries"), [(0, "passed", 0), (2, "passed", 2), (3, "failed", 2)]
+)
+def test_what_is_late_is_tried_again(late: int, outcome: str, tries: int) -> None:
+    took = iter([1.7] * late + [1.5] * 3)
+
+    def timed(stage: Stage) -> None:
+        within(next(took), 1.5, "the answer")
+
+    verdict = judge(timed)
+    assert (verdict.outcome, len(verdict.tries)) == (outcome, tries)
+    assert set(verdict.tries) <= {"the answer: after 1.700 s, 1.5 s are allowed"}
+
+
+def test_what_is_late_and_then_wrong_has_failed() -> None:
+    faults = iter([LateError("late"), MismatchError("wrong")])
+
+    def timed(stage: Stage) -> None:
+        raise next(faults)
+
+    verdict = judge(timed)
+    assert (verdict.outcome, verdict.reason, verdict.tries) == ("failed", "wrong", ("late",))
 
 
 def test_a_restart_case_is_skipped_without_the_command() -> None:
