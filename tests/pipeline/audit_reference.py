@@ -341,7 +341,13 @@ class Reference:
     def over_at(self, key: CopyKey, copy: Copy) -> Line:
         """The end that an inventory must not be behind."""
         ends = self.ends(key, copy)
-        return ends[-1][0] if copy.taken_back else ends[0][0]
+        first, last = ends[0][0], ends[-1][0]
+        again = max((at for at, _ in copy.inventories), default=first)
+        # A crash may have undone one end, and a full disk another.
+        undone = (len(ends) - copy.taken_back >= 2 or again > last) and any(
+            first[0] < o <= again[0] for o in self.restarts(key[0], "crash")
+        )
+        return last if copy.taken_back and not undone else first
 
     def _state(self, key: CopyKey, copy: Copy) -> str:
         broker = key[0]

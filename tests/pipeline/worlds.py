@@ -54,9 +54,6 @@ class World:
         """Copies that have ended in this epoch: queue, LSN."""
         self.kept: dict[int, list[int]] = {queue["qid"]: [] for queue in QUEUES}
         """Sources of dead letters that a full disk did not take."""
-        # A copy comes back in one way: an end too many for the audit if a crash undid another.
-        self.taken_back: set[tuple[int, int]] = set()
-        self.undone: set[tuple[int, int]] = set()
         self.boot(None)
 
     # What the broker does, each as one order. -------------------------------------------------
@@ -262,11 +259,10 @@ class World:
             self.ended += [(qid, lsn) for lsn in lsns]
             return
         self.put("dle", qid=qid, i=ranges(lsns), w="rejected", x="dead")
-        if self.loses_ends and y % 8 == 6 and self.undone.isdisjoint((qid, lsn) for lsn in lsns):
+        if self.loses_ends and y % 8 == 6:
             # A full disk takes none of it: what died is kept, and moved later.
             self.put("uns", qid=qid, i=ranges(lsns))
             self.kept[qid] = sorted([*self.kept[qid], *lsns])
-            self.taken_back |= {(qid, lsn) for lsn in lsns}
             return
         self.ended += [(qid, lsn) for lsn in lsns]
         self._moved(qid, lsns)
@@ -311,12 +307,8 @@ class World:
         taken = self._settle(x, y)
         if taken:
             (qid, cid), lsns = taken
-            if not self.undone.isdisjoint((qid, lsn) for lsn in lsns):
-                self.unacked[(qid, cid)] = sorted([*lsns, *self.unacked[(qid, cid)]])
-                return
             self.put("ack", qid=qid, cid=cid, i=ranges(lsns))
             self.put("uns", qid=qid, i=ranges(lsns))
-            self.taken_back |= {(qid, lsn) for lsn in lsns}
             self.unacked[(qid, cid)] = sorted([*lsns, *self.unacked[(qid, cid)]])
 
     def gap(self, x: int, y: int) -> None:
@@ -364,8 +356,7 @@ class World:
             self.ready[qid] = sorted([*kept, *self.ready[qid]])
             self.kept[qid] = []
         if self.loses_ends and crash and x % 4 == 3:
-            undone = set(self.ended[::-1][:y]) - self.taken_back
-            self.undone |= undone
+            undone = set(self.ended[::-1][:y])
             for qid, lsn in undone:
                 self.ready[qid] = sorted([lsn, *self.ready[qid]])
             # The next leader is another machine, whose clock is behind.

@@ -146,10 +146,13 @@ def judge(rows: DataFrame, queues: DataFrame, facts: Facts) -> DataFrame:
         f"(o_begin IS NOT NULL AND {begin} <= l_seen AND "
         f"array_contains({beginnings}, shiftright({begin}, {LINE_BITS})))))"
     )
+    # Which end was taken back is not known: the first, it is assumed, but where a crash may have
+    # undone that one. So nobody is blamed for ends that a crash and a full disk have undone.
+    undone = f"((net_ends >= 2 OR l_inv > l_endn) AND {_crashed(facts, 'l_end1')})"
     placed = staged.selectExpr(
         "*",
         f"{known} AS known",
-        "CASE WHEN n_uns = 0 THEN l_end1 ELSE l_endn END AS l_over",
+        f"CASE WHEN n_uns = 0 OR {undone} THEN l_end1 ELSE l_endn END AS l_over",
         f"shiftright(coalesce(l_pub, l_seen), {LINE_BITS}) AS ep_pub",
     )
     return placed.selectExpr("*", f"{_state(facts)} AS state", *_findings(facts))
@@ -183,9 +186,16 @@ def _state(facts: Facts) -> str:
     return f"CASE {' '.join(f'WHEN {when} THEN {then!r}' for when, then in cases)} ELSE 'LOST' END"
 
 
+def _crashed(facts: Facts, end: str) -> str:
+    """SQL: whether the broker has crashed after this end, and before the copy was seen again."""
+    crashes = _of_broker(facts, lambda broker: broker.restarts(("crash",)))
+    return _between(
+        crashes, f"shiftright({end}, {LINE_BITS})", f"shiftright(l_inv, {LINE_BITS})", closed=True
+    )
+
+
 def _findings(facts: Facts) -> list[str]:
     """SQL: whether a copy is a finding of a kind, named `is_<kind>`."""
-    crashes = _of_broker(facts, lambda broker: broker.restarts(("crash",)))
     holes = _of_broker(facts, Broker.holes)
     first_epoch = f"shiftright(l_dlv1, {LINE_BITS})"
     in_order = {
@@ -194,15 +204,13 @@ def _findings(facts: Facts) -> list[str]:
     }
     # After a crash a mark may be gone with its page.
     over_an_end = f"{_of_epoch(in_order, 'bk', first_epoch)} = 1"
-    crashed = _between(
-        crashes, f"shiftright(l_over, {LINE_BITS})", f"shiftright(l_inv, {LINE_BITS})", closed=True
-    )
     return [
         f"(persists AND (flags & {c.ACKED}) != 0 AND "
         f"(wm < lsn OR (flags & {c.CLAIMED}) != 0)) AS early_confirm",
         f"({c.first('n_more')} >= 2) AS confirm_twice",
         # A crash may undo what was not synced, ends too (DURABLE-13).
-        f"(net_ends >= 1 AND (o_pub IS NOT NULL OR known) AND l_inv > l_over AND NOT {crashed} "
+        f"(net_ends >= 1 AND (o_pub IS NOT NULL OR known) AND l_inv > l_over "
+        f"AND NOT {_crashed(facts, 'l_over')} "
         f"AND NOT {_between(holes, 'l_over', 'l_inv')}) AS resurrected",
         f"coalesce({_undelivered(facts)}, false) AS acked_undelivered",
         f"(is_stream = 0 AND n_dlv >= 2 AND o_dlv0 > l_dlv1 AND "
