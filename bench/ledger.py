@@ -68,6 +68,11 @@ SHAPES: Final[dict[str, tuple[str, Shape, bool]]] = {
         _catalogued("one_producer_10_queues_persistent"),
         False,
     ),
+    "unlike_persistent": (
+        "no two alike: another key, id and size with each message: a line for each",
+        _catalogued("unlike_persistent"),
+        False,
+    ),
     "transient_16b_autoack": (
         "16 B, no confirms, no acks",
         _catalogued("transient_16b_autoack"),
