@@ -30,7 +30,7 @@ server.channel: channel confirms consumer plans publish queue_seq route timeouts
 server.connection: backpressure blocked channel_table committed connection events handshake
 server.connection: heartbeat inbound outbox sasl shared_timers
 server.edge: admission disk_watch listener
-server.ledger: publish_numbers
+server.ledger: channel_recorder publish_numbers recorder text writer
 server.runtime: alarms context flow journal_writer memory_relief turn work_budget
 store: disk histogram lsn_spans lsns settled_lsns
 store.journal: block_buffer end_mark journal notes positions records routes staging

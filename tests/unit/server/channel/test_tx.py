@@ -18,6 +18,7 @@ from tests.unit.server.in_memory import (
     delivery,
     name_of,
 )
+from tests.unit.server.with_ledger import LedgerWorld
 from vouchmq.server.broker.policy.policies import Policy
 
 
@@ -197,15 +198,13 @@ class TestPublishes:
         ]
         assert returned == ["none", "nowhere", "none"]
 
-    def test_with_the_ledger_publishes_are_stored_as_they_came(self, client: Client) -> None:
-        """It numbers them in that order, and a witness does."""
-        channel = client.connection.channels[1]
+    def test_with_the_ledger_publishes_are_stored_as_they_came(self) -> None:
+        """It numbers them in that order."""
+        client = prepared(LedgerWorld())
         client.declare("d2", durable=True)
-        channel.recorder = object()  # type: ignore[assignment]
         client.send(
             *(wire.publish(1, ("d", "d2")[at % 2], b"x", wire.persistent()) for at in range(10))
         )
-        channel.recorder = None
         assert commit(client) == ["Tx.CommitOk"]
         assert [len(raws) for _, _, raws in client.world.calls.runs] == [1] * 10
 
