@@ -222,11 +222,12 @@ def test_retention_ahead_of_the_checkpoint(
 ) -> None:
     url, stream = either.url, fresh("stream")
     declare(url, stream, **SMALL)
-    publish(url, stream, 0, 1000, b"x" * 300)
+    # Few enough to be kept: RabbitMQ drops the rest in its own time, also while it is read.
+    publish(url, stream, 0, 300, b"x" * 300)
     with query(options(url, stream)) as run:
         run.run()
         read = len(run.rows)
-        publish(url, stream, 1000, 8000, b"x" * 300)
+        publish(url, stream, 300, 8000, b"x" * 300)
         batch = run.plan()
         assert batch is not None
         with pytest.raises(DataLossError, match=r"'.*', offsets \d+ to \d+: \d+ to \d+ are gone"):
@@ -237,7 +238,7 @@ def test_retention_ahead_of_the_checkpoint(
         assert "data loss" in caplog.text
         # A new query begins at what there is, and misses nothing.
         late = run.ids[read:]
-        assert late[0] > 1000
+        assert late[0] > 300
         assert late == list(range(late[0], 8000))
     with query(options(url, stream)) as run:
         run.run()
