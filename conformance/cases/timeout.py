@@ -165,11 +165,11 @@ case("CONS-70", says="off by default, as far as a case can wait", slow=True)(par
 @case("CONS-70", says="whoever acknowledges in time is left alone", mark="≡4", slow=True)
 def in_time(stage: Stage) -> None:
     channel = stage.channel()
-    # All together take longer than one may, and each far less.
+    # All together take longer than one may until it is noticed, and each far less.
     queue = stage.queue(channel, arguments={"x-consumer-timeout": 4000})
     channel.call("basic.qos", prefetch_count=1)
     channel.consume(queue)
-    for _ in range(20):
+    for _ in range(24):
         channel.publish("", queue, "x")
         event = channel.deliver()
         channel.quiet("basic.cancel", "channel.close", seconds=0.3)

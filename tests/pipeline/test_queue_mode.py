@@ -169,6 +169,7 @@ class TestKilled:
         # A numbering broker's batch is replayed exactly; another's is empty, and comes later.
         if step != "offset":
             assert batches[1] == (0 if broker.is_referee else 100)
+        assert all(0 < size <= 100 for size in batches[2:])
 
     @both
     def test_between_the_sink_and_the_ack(self, broker: Broker, queue: str, query: Query) -> None:
