@@ -107,9 +107,10 @@ class Leader:
         client = self._engine.client
         while not client.is_up:  # noqa: ASYNC110 - it tells nobody else
             await asyncio.sleep(0.01)
-        create = jetstream.create_request(
+        settings = jetstream.stream_settings(
             STREAM, f"vq.{STREAM}.>", replicas=1, max_bytes=-1, max_message_bytes=-1
         )
+        create = jetstream.settings_request(settings)
         await self._ask(f"{jetstream.API}STREAM.CREATE.{STREAM}", create)
         await self._ask(SUBJECTS.lasting, record.origin(LOG_ID))
         self._writer.claim("bench", bytes(record.NONCE_SIZE))

@@ -59,32 +59,11 @@ class _Ack(msgspec.Struct):
 
 
 class StreamConfig(msgspec.Struct):
-    """The settings of a stream that matter here; see `settings_check.py`."""
+    """The settings of a stream that are used; `StreamInfo.settings` are all of them."""
 
-    name: str = ""
     subjects: list[str] = msgspec.field(default_factory=list)
-    storage: str = ""
-    retention: str = ""
-    discard: str = ""
     num_replicas: int = 0
-    max_age: int = 0
-    max_msgs: int = -1
     max_bytes: int = -1
-    max_msgs_per_subject: int = -1
-    max_msg_size: int = -1
-    deny_delete: bool = False
-    deny_purge: bool = False
-    allow_direct: bool = False
-    allow_rollup_hdrs: bool = False
-    allow_msg_ttl: bool = False
-    sealed: bool = False
-    no_ack: bool = False
-    mirror: dict[str, Any] | None = None
-    sources: list[dict[str, Any]] | None = None
-    republish: dict[str, Any] | None = None
-    subject_transform: dict[str, Any] | None = None
-    # "async" acknowledges before it writes.
-    persist_mode: str = ""
 
 
 class StreamState(msgspec.Struct):
@@ -116,12 +95,21 @@ class Cluster(msgspec.Struct):
 
 
 class StreamInfo(msgspec.Struct):
-    """A stream's settings, contents and replicas."""
+    """A stream's settings, contents and replicas.
+
+    Args:
+        config: the settings that are used
+        state: contents
+        cluster: replicas
+        error: why nothing is told
+        settings: all of them, as the server names them, for `settings_check.py`
+    """
 
     config: StreamConfig = msgspec.field(default_factory=StreamConfig)
     state: StreamState = msgspec.field(default_factory=StreamState)
     cluster: Cluster = msgspec.field(default_factory=Cluster)
     error: _Error | None = None
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def size(self) -> dict[str, int]:
         """How large it is and may be (-1: no limit), and how many servers have all of it."""
@@ -207,15 +195,33 @@ def parse_info(message: Message) -> StreamInfo:
     info = _decode(message, StreamInfo)
     if info.error is not None:
         raise _error(info.error)
+    info.settings = _decode(message, _Settings).config
     return info
 
 
-def update_request(info: Message, changes: Mapping[str, object]) -> bytes:
-    """All settings that a stream has, by an answer that `parse_info` takes, but for `changes`.
+def settings_request(settings: Mapping[str, object]) -> bytes:
+    """A stream is to be made with these settings, or to get them.
 
     JetStream takes what is left out for its default.
     """
-    return json.encode({**_decode(info, _Settings).config, **changes})
+    return json.encode(settings)
+
+
+def require_settings(info: StreamInfo, wanted: Mapping[str, object]) -> None:
+    """See that a stream was given the settings that were asked for, by the server's answer.
+
+    Raises:
+        JetStreamError: it has others
+    """
+    for name, value in wanted.items():
+        given = info.settings.get(name)
+        # Servers leave out what is off.
+        if given != value and (given is not None or value):
+            shown = "no value" if given is None else json.encode(given).decode()
+            raise JetStreamError(
+                f"the server was asked for {name} = {json.encode(value).decode()},"
+                f" and the stream has {shown}"
+            )
 
 
 def batch_request(first: int, count: int, limit_bytes: int, subject: str = "") -> bytes:
@@ -289,26 +295,10 @@ def parse_done(message: Message) -> None:
         raise JetStreamError("it was not done")
 
 
-def create_request(
-    name: str,
-    subject: str,
-    *,
-    replicas: int,
-    max_bytes: int,
-    max_message_bytes: int,
-    changes: Mapping[str, object] | None = None,
-) -> bytes:
-    """A stream as `settings_check.py` wants it, but for `changes`."""
-    settings = stream_settings(
-        name, subject, replicas=replicas, max_bytes=max_bytes, max_message_bytes=max_message_bytes
-    )
-    return json.encode({**settings, **(changes or {})})
-
-
 def stream_settings(
     name: str, subject: str, *, replicas: int, max_bytes: int, max_message_bytes: int
 ) -> dict[str, object]:
-    """The settings of a stream as `settings_check.py` wants it."""
+    """The settings of a stream as `settings_check.py` wants it: to make one, or to change it."""
     return {
         "name": name,
         "subjects": [subject],

@@ -92,14 +92,10 @@ class Questions:
         self, replicas: int, *, max_bytes: int = 1 << 30, **changes: object
     ) -> None:
         """Make the stream, as an operator would; `changes` of its settings are mistakes."""
-        request = jetstream.create_request(
-            STREAM,
-            SUBJECTS,
-            replicas=replicas,
-            max_bytes=max_bytes,
-            max_message_bytes=-1,
-            changes=changes,
+        settings = jetstream.stream_settings(
+            STREAM, SUBJECTS, replicas=replicas, max_bytes=max_bytes, max_message_bytes=-1
         )
+        request = jetstream.settings_request({**settings, **changes})
         await self.keep_asking(
             f"{API}STREAM.CREATE.{STREAM}", request, jetstream.parse_info, limit_s=5.0
         )

@@ -42,7 +42,7 @@ async def test_partitions(name: str, tmp_path: Path) -> None:
 
 
 async def test_settings_of_a_cluster(tmp_path: Path) -> None:
-    """What `create_request` makes on servers that sync always is what is wanted."""
+    """What `stream_settings` makes on servers that sync always is what is wanted."""
     cluster = loopback_cluster(tmp_path)
     try:
         await asyncio.to_thread(cluster.start)

@@ -102,3 +102,45 @@ def test_a_stream_of_something_else_is_left_alone(server: NatsServer) -> None:
         assert done.returncode == 1
         assert done.stderr.count("\n") == 1
     assert stream(server)["config"] == before
+
+
+def change(server: NatsServer, **changes: object) -> None:
+    """Another one than vouchmq gives the stream these settings."""
+    settings = {**stream(server)["config"], **changes}
+    request = json.dumps(settings).encode()
+    answer = asyncio.run(ask(engine_of(server), f"{API}STREAM.UPDATE.orders", request))
+    assert "error" not in json.loads(answer.payload), answer.payload
+
+
+def test_a_log_that_has_no_room_for_another_reason_is_no_success(server: NatsServer) -> None:
+    assert ha(server, "create", "--replicas", "1", "--max-bytes", "8MiB").returncode == 0
+    change(server, max_msgs=10)
+    done = ha(server, "resize", "--max-bytes", "40MiB")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "vouchmq: the stream orders cannot be resized: its max_bytes is 41943040 now, and it takes"
+        " no more than 10 records: its max_msgs must be -1\n"
+    )
+    # Nothing else of the stream was changed.
+    assert stream(server)["config"]["max_msgs"] == 10
+
+
+def test_an_empty_stream_of_an_operator_becomes_a_log(server: NatsServer) -> None:
+    """What does harm is taken back, what does none stays."""
+    asyncio.run(create_stream(engine_of(server), replicas=1, max_bytes=10))
+    change(server, max_msgs=10, description="of the shop", compression="s2", allow_atomic=True)
+    made = ha(server, "create", "--replicas", "1", "--max-bytes", "8MiB")
+    assert made.returncode == 0, made.stderr
+    found = stream(server)["config"]
+    assert (found["max_msgs"], found["max_bytes"]) == (-1, 8 * MIB)
+    assert "allow_atomic" not in found
+    assert (found["description"], found["compression"]) == ("of the shop", "s2")
+
+
+def test_an_empty_stream_that_cannot_become_a_log(server: NatsServer) -> None:
+    asyncio.run(create_stream(engine_of(server), replicas=1, max_bytes=10))
+    change(server, allow_msg_ttl=True)
+    made = ha(server, "create", "--replicas", "1")
+    assert made.returncode == 1
+    assert made.stderr.startswith("vouchmq: the stream orders cannot be made: message TTL status")
+    assert stream(server)["state"]["messages"] == 0

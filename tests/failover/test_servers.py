@@ -217,13 +217,10 @@ def test_a_log_that_is_full(tmp_path: Path) -> None:
 
 async def limit(sites: Sites, max_bytes: int) -> None:
     """Have the log less room than an operator may give it, so that it is full soon."""
-    request = jetstream.create_request(
-        STREAM,
-        SUBJECTS,
-        replicas=3,
-        max_bytes=max_bytes,
-        max_message_bytes=-1,
+    settings = jetstream.stream_settings(
+        STREAM, SUBJECTS, replicas=3, max_bytes=max_bytes, max_message_bytes=-1
     )
+    request = jetstream.settings_request(settings)
     async with Questions(sites.cluster.addresses) as questions:
         await questions.keep_asking(f"{API}STREAM.UPDATE.{STREAM}", request, jetstream.parse_info)
 

@@ -31,6 +31,7 @@ from vouchmq.server.replication.monitoring import MonitoringError, ServerReport
 from vouchmq.server.replication.reports import Topics
 from vouchmq.server.replication.settings_check import (
     server_faults,
+    setting_faults,
     stream_faults,
     unseen_servers,
 )
@@ -202,65 +203,92 @@ async def create_stream(
     other settings, gets these.
 
     Raises:
-        JetStreamError: it cannot be made
+        JetStreamError: it cannot be made, or is made with other settings
     """
-    request = jetstream.create_request(
-        engine.stream,
-        engine.pattern,
-        replicas=replicas,
-        max_bytes=max_bytes,
-        max_message_bytes=-1,
-        changes={"first_seq": first_sequence} if first_sequence > 1 else None,
-    )
+    wanted = _wanted(engine, replicas=replicas, max_bytes=max_bytes)
+    if first_sequence > 1:
+        wanted["first_seq"] = first_sequence
+    request = jetstream.settings_request(wanted)
     made = await ask(engine, f"{API}STREAM.CREATE.{engine.stream}", request)
     try:
-        jetstream.parse_info(made)
+        info = jetstream.parse_info(made)
     except JetStreamError as error:
         if error.code != jetstream.STREAM_NAME_IN_USE:
             raise
         await set_up_empty(engine, replicas=replicas, max_bytes=max_bytes)
+        return
+    jetstream.require_settings(info, wanted)
 
 
-async def set_up_empty(engine: Engine, *, replicas: int, max_bytes: int) -> None:
-    """Have a stream without a record the settings with which it would be made.
-
-    Raises:
-        JetStreamError: it has records, is for something else, or cannot be changed
-    """
-    wanted = jetstream.stream_settings(
+def _wanted(engine: Engine, *, replicas: int, max_bytes: int) -> dict[str, object]:
+    return jetstream.stream_settings(
         engine.stream,
         engine.pattern,
         replicas=replicas,
         max_bytes=max_bytes,
         max_message_bytes=-1,
     )
-    answer = await ask(engine, f"{API}STREAM.INFO.{engine.stream}", b"")
-    info = jetstream.parse_info(answer)
+
+
+async def set_up_empty(engine: Engine, *, replicas: int, max_bytes: int) -> None:
+    """Have a stream without a record the settings with which it would be made. Others that it has
+    stay if they do no harm to a log.
+
+    Raises:
+        JetStreamError: it has records, is for something else, or cannot be changed
+    """
+    wanted = _wanted(engine, replicas=replicas, max_bytes=max_bytes)
+    info = await ask_info(engine)
     if info.state.messages:
         raise JetStreamError("it exists and has records", jetstream.WRONG_LAST_SEQUENCE)
     if info.config.subjects != [engine.pattern]:
         raise JetStreamError("it exists, and its subjects are not those of a log")
-    await _update(engine, jetstream.update_request(answer, wanted))
+    harmful = setting_faults(info.settings, engine.pattern, MESSAGE_BYTES)
+    kept = {name: value for name, value in info.settings.items() if name not in harmful}
+    found = await _update(engine, kept, wanted)
+    if faults := _other_faults(engine, found, wanted):
+        raise JetStreamError(f"it exists, and {faults[0]}")
 
 
 async def resize(engine: Engine, max_bytes: int) -> StreamInfo:
     """Set the largest size of the log, and nothing else; gives what the stream is then.
 
     Raises:
-        JetStreamError: it has no log, or more than that, or the servers refuse
+        JetStreamError: it has no log, or more than that, or the servers refuse, or have set
+            something else, or another setting keeps the log from having the room
     """
-    answer = await ask(engine, f"{API}STREAM.INFO.{engine.stream}", b"")
-    info = jetstream.parse_info(answer)
+    info = await ask_info(engine)
     if info.config.subjects != [engine.pattern] or await find_log(engine) is None:
         raise JetStreamError("it has no log")
     if max_bytes < info.state.bytes:
         raise JetStreamError(f"it has {info.state.bytes} bytes already")
-    return await _update(engine, jetstream.update_request(answer, {"max_bytes": max_bytes}))
+    wanted: dict[str, object] = {"max_bytes": max_bytes}
+    found = await _update(engine, info.settings, wanted)
+    # Of replicas brokers are told at their start, and may have been told not to mind.
+    if faults := _other_faults(engine, found, {**wanted, "num_replicas": 0}):
+        raise JetStreamError(f"its max_bytes is {max_bytes} now, and it {faults[0]}")
+    return found
 
 
-async def _update(engine: Engine, request: bytes) -> StreamInfo:
+def _other_faults(engine: Engine, info: StreamInfo, asked: Mapping[str, object]) -> list[str]:
+    """What is wrong with settings that nobody has asked for."""
+    faults = setting_faults(info.settings, engine.pattern, MESSAGE_BYTES)
+    return [text for name, text in faults.items() if name not in asked]
+
+
+async def _update(
+    engine: Engine, settings: Mapping[str, object], wanted: Mapping[str, object]
+) -> StreamInfo:
+    """Have a stream other settings in place of those that it has; gives what it has then.
+
+    Raises:
+        JetStreamError: the servers refuse, or have set something else
+    """
+    request = jetstream.settings_request({**settings, **wanted})
     answer = await ask(engine, f"{API}STREAM.UPDATE.{engine.stream}", request)
-    return jetstream.parse_info(answer)
+    info = jetstream.parse_info(answer)
+    jetstream.require_settings(info, wanted)
+    return info
 
 
 async def append_origin(engine: Engine, origin: bytes, last: int) -> None:
@@ -362,7 +390,7 @@ def faults_of(
     ]
     faults = [
         *server_faults(seen, MESSAGE_BYTES),
-        *stream_faults(info.config, pattern, MESSAGE_BYTES),
+        *stream_faults(info.settings, pattern, MESSAGE_BYTES),
     ]
     holders = {info.cluster.leader, *(each.name for each in info.cluster.replicas)} - {""}
     names = {each.server_name for each in seen.values()}

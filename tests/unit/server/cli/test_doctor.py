@@ -420,7 +420,7 @@ def test_servers_of_a_shared_log_that_lack_something() -> None:
 
 
 def test_a_shared_log_that_is_nearly_full() -> None:
-    limited = info(msgspec.structs.replace(GOOD, max_bytes=10 * GIB))
+    limited = info({**GOOD, "max_bytes": 10 * GIB})
     for used, wanted in ((7, [Level.OK]), (9, [Level.OK, Level.WARNING])):
         state = StreamState(messages=1, bytes=used * GIB)
         found = log_found(info=msgspec.structs.replace(limited, state=state))

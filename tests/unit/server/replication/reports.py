@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from vouchmq.server.replication.jetstream import Cluster, Replica, StreamConfig, StreamInfo
 from vouchmq.server.replication.monitoring import ServerReport, parse_report
 
 SUBJECT = "vq.LOG.>"
 RECORD_BYTES = 600_000
-GOOD = StreamConfig(
-    name="LOG",
-    subjects=[SUBJECT],
-    storage="file",
-    retention="limits",
-    discard="new",
-    num_replicas=3,
-    deny_delete=True,
-    allow_direct=True,
-)
+# As nats-server 2.15.1 answers for a stream that `vouchmq ha create` has made.
+GOOD: dict[str, object] = {
+    "name": "LOG",
+    "subjects": [SUBJECT],
+    "retention": "limits",
+    "max_consumers": -1,
+    "max_msgs": -1,
+    "max_bytes": -1,
+    "max_age": 0,
+    "max_msgs_per_subject": -1,
+    "max_msg_size": -1,
+    "discard": "new",
+    "storage": "file",
+    "num_replicas": 3,
+    "duplicate_window": 120_000_000_000,
+    "compression": "none",
+    "allow_direct": True,
+    "mirror_direct": False,
+    "sealed": False,
+    "deny_delete": True,
+    "deny_purge": False,
+    "allow_rollup_hdrs": False,
+    "consumer_limits": {},
+    "allow_msg_ttl": False,
+    "metadata": {"_nats.level": "5", "_nats.req.level": "0", "_nats.ver": "2.15.1"},
+}
 
 
 def report(name: str, version: str = "2.15.1", sync: str = '"sync_always":true,') -> ServerReport:
@@ -34,6 +52,10 @@ REPORTS: dict[str, ServerReport | str] = {
 }
 
 
-def info(config: StreamConfig = GOOD) -> StreamInfo:
+def info(settings: dict[str, object] = GOOD) -> StreamInfo:
     replicas = [Replica(name="n2", current=True), Replica(name="n3", current=True)]
-    return StreamInfo(config=config, cluster=Cluster(leader="n1", replicas=replicas))
+    return StreamInfo(
+        config=msgspec.convert(settings, StreamConfig),
+        settings=settings,
+        cluster=Cluster(leader="n1", replicas=replicas),
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from vouchmq.server.replication import jetstream
@@ -62,6 +64,7 @@ def test_a_stream() -> None:
         )
     )
     assert info.config.subjects == ["vq.LOG.>"]
+    assert info.settings["metadata"] == {"_nats.level": "5"}
     assert (info.state.first_seq, info.state.last_seq) == (3, 4)
     assert [(each.name, each.current) for each in info.cluster.replicas] == [("n2", True)]
 
@@ -93,6 +96,23 @@ def test_a_server_without_a_quorum_names_no_leader_and_hears_no_majority() -> No
     assert not StreamInfo(config=config, cluster=Cluster(replicas=replicas)).hears_majority(3.0)
     led = Cluster(leader="n1", replicas=replicas)
     assert StreamInfo(config=config, cluster=led).hears_majority(3.0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        ({"max_bytes": 10, "deny_delete": True, "max_age": 0, "no_ack": False}, ""),
+        ({"max_bytes": 11}, "was asked for max_bytes = 11, and the stream has 10"),
+        ({"first_seq": 7}, "was asked for first_seq = 7, and the stream has no value"),
+        ({"deny_delete": False}, "for deny_delete = false, and the stream has true"),
+    ],
+)
+def test_a_stream_has_the_settings_that_were_asked_for(
+    wanted: dict[str, object], text: str
+) -> None:
+    info = jetstream.parse_info(answer(b'{"config":{"max_bytes":10,"deny_delete":true}}'))
+    with pytest.raises(JetStreamError, match=text) if text else nullcontext():
+        jetstream.require_settings(info, wanted)
 
 
 def test_no_stream() -> None:

@@ -6,7 +6,6 @@ import ssl
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.unit.server.replication.keys import seed_of
@@ -92,8 +91,7 @@ def test_a_majority_of_the_servers_has_to_be_seen() -> None:
 def test_what_is_seen_counts_however_many_are_not() -> None:
     reports: dict[str, ServerReport | str] = dict(REPORTS)
     reports["http://n1:8222"] = report("n1", sync="")
-    config = msgspec.structs.replace(GOOD, num_replicas=1)
-    faults, _ = faults_of(info(config), PATTERN, reports)
+    faults, _ = faults_of(info({**GOOD, "num_replicas": 1}), PATTERN, reports)
     assert len(faults) == 2
     assert "sync_interval: always" in faults[0]
     assert "set its replicas to 3" in faults[1]
