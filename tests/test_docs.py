@@ -22,9 +22,12 @@ from vouchmq.server.broker.features.options import (
     Option,
     Rule,
     argument_first,
+    argument_last,
     operator_first,
     smallest,
+    smallest_but_for_policies,
     smallest_limit,
+    smallest_time,
 )
 from vouchmq.server.cli.main import program
 from vouchmq.server.settings.settings import (
@@ -101,6 +104,11 @@ RULES: Final[dict[Rule, str]] = {
     operator_first: "operator policy, else argument, else policy",
     smallest: "the smallest",
     smallest_limit: "the smallest that is not negative",
+    smallest_time: "the smallest above 0",
+    smallest_but_for_policies: (
+        "the argument, or the larger one of the two policies if that is smaller"
+    ),
+    argument_last: "operator policy, else policy, else argument",
 }
 
 
@@ -131,7 +139,7 @@ def test_every_policy_key_is_documented() -> None:
     page = text(DOCS / "reference" / "policies.md")
     assert undocumented_policy_keys(page) == []
     assert undocumented_policy_keys(page.replace("| the smallest |", "| the largest |")) == [
-        *("expires", "message-ttl", "max-length", "max-length-bytes")
+        *("expires", "message-ttl", "max-length", "max-length-bytes", "delayed-retry-max")
     ]
     assert undocumented_policy_keys(page.replace("`ha-mode`, ", "")) == ["ha-mode"]
     assert undocumented_policy_keys(page.replace("`max-age`, ", "")) == ["max-age"]

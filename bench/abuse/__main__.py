@@ -36,11 +36,12 @@ from bench.abuse.cases import CASES as SINGLE_CASES
 from bench.abuse.cases import MIB, SETTLE_S, Case, Stage
 from bench.abuse.floods import FLOODS
 from bench.abuse.http import FLAGS, HTTP
+from bench.abuse.many import MANY
 from bench.abuse.storm import STORMS
 from bench.backlog.broker import Peak, Row, rss_mib
 from bench.run import conditions
 
-CASES: Final = (*SINGLE_CASES, *FLOODS, *STORMS, *HTTP)
+CASES: Final = (*SINGLE_CASES, *MANY, *FLOODS, *STORMS, *HTTP)
 LONGEST_MS: Final = 50.0
 COMMAND: Final = (
     f"{shlex.quote(sys.executable)} -m bench.loop_clock {{clock}} serve --port 0 "

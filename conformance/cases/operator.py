@@ -10,6 +10,7 @@ from typing import Final
 
 from vouchmq.conformance.case import case
 from vouchmq.conformance.cases.redeliver import put
+from vouchmq.conformance.cases.timeout import TIMEOUT_MS
 from vouchmq.conformance.client import Channel, Connection
 from vouchmq.conformance.expect import Starting, equal, eventually
 from vouchmq.conformance.stage import Stage
@@ -107,6 +108,23 @@ def ttl(stage: Stage) -> None:
     _policy(stage, queue, message_ttl=1000)
     channel.holds(queue, 0)
     stage.in_time(time.monotonic(), began, PATIENCE_S, "the end of what is old")
+
+
+@case(
+    "POLICY-05",
+    says="a consumer timeout set by policy bounds a longer one of the argument",
+    mark="≡4",
+    slow=True,
+)
+def consumer_timeout(stage: Stage) -> None:
+    channel = stage.channel()
+    queue = stage.queue(channel, durable=True, arguments={"x-consumer-timeout": 3_600_000})
+    _policy(stage, queue, consumer_timeout=TIMEOUT_MS)
+    tag = channel.consume(queue)
+    channel.publish("", queue, "x")
+    channel.deliver()
+    event = channel.wait("basic.cancel", timeout_s=PATIENCE_S)
+    equal(event.text("consumer_tag"), tag, "the cancelled consumer")
 
 
 def _other_user(stage: Stage) -> Connection:

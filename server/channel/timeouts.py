@@ -106,11 +106,16 @@ class Timeouts:
             self._arm()
 
     def effective_ms(self, consumer: Consumer | None, queue: Queue) -> int:
-        """Within which a delivery is to be settled, 0: any; consumer before queue before broker."""
+        """Within which a delivery is to be settled, 0: any; consumer before queue before broker.
+
+        An operator policy of the queue bounds what the consumer says.
+        """
+        features = queue.features
         if consumer is not None and consumer.timeout_ms is not None:
-            return consumer.timeout_ms
-        if queue.features.consumer_timeout_ms is not None:
-            return queue.features.consumer_timeout_ms
+            own_ms, most_ms = consumer.timeout_ms, features.most_timeout_ms
+            return most_ms if most_ms and not 0 < own_ms <= most_ms else own_ms
+        if features.consumer_timeout_ms is not None:
+            return features.consumer_timeout_ms
         return self._default_ms
 
 

@@ -18,6 +18,7 @@ from vouchmq.protocol.fields import as_integer, as_text
 from vouchmq.server.broker.features.options import (
     ARGUMENT_KEYS,
     CLASSIC,
+    CONSUMER_TIMEOUT,
     EFFECTIVE,
     QUORUM,
     queue_type_of,
@@ -42,15 +43,22 @@ class Features:
     Args:
         queue_type: `classic`, `quorum` or `stream`
         values: of the options that say something; all of them passed their checks
+        most_timeout_ms: what operators allow consumers at most, 0: any (CONS-70)
     """
 
-    __slots__ = ("_values", "consumer_timeout_ms", "type")
+    __slots__ = ("_values", "consumer_timeout_ms", "most_timeout_ms", "type")
 
-    def __init__(self, queue_type: str = CLASSIC, values: Mapping[str, Value] = NOTHING) -> None:
+    def __init__(
+        self,
+        queue_type: str = CLASSIC,
+        values: Mapping[str, Value] = NOTHING,
+        most_timeout_ms: int = 0,
+    ) -> None:
         self.type = queue_type
         self._values = values
-        # The only one that is asked for with every batch of deliveries.
-        self.consumer_timeout_ms = self.number("consumer-timeout")
+        # The only ones that are asked for with every batch of deliveries.
+        self.consumer_timeout_ms = self.number(CONSUMER_TIMEOUT)
+        self.most_timeout_ms = most_timeout_ms
 
     @property
     def is_plain(self) -> bool:
@@ -115,7 +123,8 @@ def _merged(arguments: Table, policy_match: PolicyMatch) -> Features:
         value = option.rule_of(queue_type)(given.get(key), policy.get(key), operator.get(key))
         if value is not None and value != option.default:
             values[key] = value
-    return Features(queue_type, values)
+    most_ms = operator.get(CONSUMER_TIMEOUT)
+    return Features(queue_type, values, most_ms if isinstance(most_ms, int) else 0)
 
 
 def plain(field: Field) -> Value:

@@ -23,6 +23,7 @@ from vouchmq.server.broker.equivalence import require_same_argument
 
 X_QUEUE_TYPE: Final = "x-queue-type"
 X_DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
+CONSUMER_TIMEOUT: Final = "consumer-timeout"
 X_DEDUPLICATION: Final = "x-message-deduplication"
 X_CACHE_SIZE: Final = "x-cache-size"
 X_CACHE_TTL: Final = "x-cache-ttl"
@@ -267,6 +268,22 @@ def smallest_limit(
     """The smallest number that is not negative: a negative one is no limit."""
     given = [each for each in (argument, policy, operator) if isinstance(each, int)]
     return min((each for each in given if each >= 0), default=_first(*given))
+
+
+def smallest_time(
+    argument: Value | None, policy: Value | None, operator: Value | None
+) -> Value | None:
+    """The smallest number above 0: 0 is no limit, and counts if there is no other."""
+    given = [each for each in (argument, policy, operator) if isinstance(each, int)]
+    return min((each for each in given if each > 0), default=_first(*given))
+
+
+def smallest_but_for_policies(
+    argument: Value | None, policy: Value | None, operator: Value | None
+) -> Value | None:
+    """The argument if it is smaller than the larger one of the policies."""
+    numbers = [each for each in (policy, operator) if isinstance(each, int)]
+    return smallest(argument, max(numbers, default=None), None)
 
 
 def _first(*values: Value | None) -> Value | None:
@@ -550,17 +567,43 @@ OPTIONS: Final[tuple[Option, ...]] = (
         rule=smallest_limit,
         page="redelivery.md",
     ),
-    Option("consumer-timeout", _COUNT, _NO_STREAM, "consumer timeout", page="consumers.md"),
+    Option(
+        CONSUMER_TIMEOUT,
+        _COUNT,
+        _NO_STREAM,
+        "consumer timeout",
+        is_for_operators=True,
+        rule=smallest_time,
+        page="consumers.md",
+    ),
     Option(
         "delayed-retry-type",
         _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
         _NO_STREAM,
         "delayed retry type",
+        is_for_operators=True,
+        rule=argument_last,
         default="disabled",
         page="redelivery.md",
     ),
-    Option("delayed-retry-min", _COUNT, _NO_STREAM, "delayed retry minimum", page="redelivery.md"),
-    Option("delayed-retry-max", _COUNT, _NO_STREAM, "delayed retry maximum", page="redelivery.md"),
+    Option(
+        "delayed-retry-min",
+        _COUNT,
+        _NO_STREAM,
+        "delayed retry minimum",
+        is_for_operators=True,
+        rule=smallest_but_for_policies,
+        page="redelivery.md",
+    ),
+    Option(
+        "delayed-retry-max",
+        _COUNT,
+        _NO_STREAM,
+        "delayed retry maximum",
+        is_for_operators=True,
+        rule=smallest,
+        page="redelivery.md",
+    ),
     Option(
         "delayed-retry-backoff",
         _one_of("linear", "exponential", otherwise="invalid_delayed_retry_backoff"),

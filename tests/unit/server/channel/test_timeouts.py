@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 from pamqp import commands
+from pamqp.common import FieldTable
 
 from tests import wire
 from tests.unit.server.amqp_client import bodies, declare, publish
 from tests.unit.server.in_memory import SETTINGS, Client, World, closes_channel, delivery
+from vouchmq.server.broker.policy.policies import Policy
 
 TEXT = (
     "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: "
@@ -71,6 +73,25 @@ def test_a_shorter_time_is_kept_while_a_longer_one_is_watched() -> None:
     timers = len(client.world.alarms)
     client.world.pass_time(60.0)
     assert len(client.world.alarms) <= timers
+
+
+@pytest.mark.parametrize("own_ms", [0, 600_000])
+def test_an_operator_policy_bounds_the_time_of_queue_and_consumer(own_ms: int) -> None:
+    """CONS-70, POLICY-05: what argument or consumer say is no way round it."""
+    client = opened(World())
+    declare(client, "q", consumer_timeout=600_000)
+    client.world.vhost.policy_engine.set_policy(
+        Policy("o", "", {"consumer-timeout": 100}, is_operator=True)
+    )
+    publish(client, "q", b"a")
+    arguments: FieldTable = {"x-consumer-timeout": own_ms}
+    client.method(1, commands.Basic.Consume(queue="q", consumer_tag="t", arguments=arguments))
+    client.hear()
+    client.world.pass_time(0.06)
+    assert client.hear() == []
+    client.world.pass_time(0.06)
+    ((_, cancel),) = client.hear()
+    assert isinstance(cancel, commands.Basic.Cancel)
 
 
 def test_consumers_own_time_comes_first() -> None:

@@ -183,7 +183,8 @@ class TestValidation:
         assert set(OPERATOR_POLICY_KEYS) == {
             *("expires", "message-ttl", "max-length", "max-length-bytes", "overflow"),
             *("delivery-limit", "max-in-memory-length", "max-in-memory-bytes"),
-            *("target-group-size", "queue-version"),
+            *("target-group-size", "queue-version", "consumer-timeout"),
+            *("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"),
         }
 
     def test_what_rabbitmq_knows_is_accepted(self) -> None:
@@ -207,7 +208,10 @@ class TestValidation:
 class TestPrecedence:
     """POLICY-05, as (argument, policy, operator policy) → what counts."""
 
-    @pytest.mark.parametrize("key", ["message-ttl", "expires", "max-length", "max-length-bytes"])
+    @pytest.mark.parametrize(
+        "key",
+        ["message-ttl", "expires", "max-length", "max-length-bytes", "delayed-retry-max"],
+    )
     def test_smallest(self, key: str) -> None:
         assert resolve(key, 3, 2, 1) == 1
         assert resolve(key, 1, 2, 3) == 1
@@ -231,6 +235,79 @@ class TestPrecedence:
     def test_delivery_limit(self, given: tuple[object, object, object], counts: object) -> None:
         assert resolve("delivery-limit", *given) == counts
 
+    @pytest.mark.parametrize(
+        ("given", "counts"),
+        [
+            ((20, 3, None), 3),
+            ((3, 20, None), 3),
+            ((20, None, 3), 3),
+            ((None, 20, 3), 3),
+            ((4, 3, 5), 3),
+            # 0 is no limit.
+            ((0, 3, None), 3),
+            ((3, 0, None), 3),
+            ((0, 0, 3), 3),
+            ((0, None, None), 0),
+            ((None, None, None), None),
+        ],
+    )
+    def test_consumer_timeout(self, given: tuple[object, object, object], counts: object) -> None:
+        assert resolve("consumer-timeout", *given) == counts
+
+    @pytest.mark.parametrize(
+        ("given", "counts"),
+        [
+            ((500, 1000, 2000), 500),
+            ((5000, 1000, 2000), 2000),
+            ((5000, 1000, None), 1000),
+            ((None, 1000, 100), 1000),
+            ((7, None, None), 7),
+            ((None, None, None), None),
+        ],
+    )
+    def test_delayed_retry_minimum(
+        self, given: tuple[object, object, object], counts: object
+    ) -> None:
+        """An operator's minimum is a floor for policies, and the argument may be lower."""
+        assert resolve("delayed-retry-min", *given) == counts
+
+    def test_delayed_retry_type(self) -> None:
+        assert resolve("delayed-retry-type", "a", "p", "o") == "o"
+        assert resolve("delayed-retry-type", "a", "p", None) == "p"
+        assert resolve("delayed-retry-type", "a", None, None) == "a"
+
+    def test_each_number_where_the_three_meet_has_a_rule_that_compares(self) -> None:
+        """A number that a policy may bound is not the argument's alone."""
+        numbers = {
+            (key, kind): tuple(
+                resolve(key, argument, by_policy, by_operator, kind)
+                for argument, by_policy, by_operator in ((9, 8, 7), (9, 7, None), (7, 8, 9))
+            )
+            for key, row in options.EFFECTIVE.items()
+            for kind in row.types
+            if row.policy_term and row.check.policy(7) and not row.check.policy("7")
+        }
+        bounds, first, last = (7, 7, 7), (9, 9, 7), (7, 7, 9)
+        bounding = (
+            *("consumer-timeout", "delayed-retry-max", "delivery-limit", "expires", "max-length"),
+            *("max-length-bytes", "message-ttl"),
+        )
+        of_queues = {
+            **dict.fromkeys(bounding, bounds),
+            "delayed-retry-min": (8, 7, 7),
+            # It says how delays grow, and nobody is bounded by it.
+            "delayed-retry-multiplier": first,
+        }
+        of_streams = {
+            "max-length": bounds,
+            "max-length-bytes": last,
+            "stream-max-segment-size-bytes": last,
+        }
+        assert numbers == {
+            **{(key, kind): of_queues[key] for key in of_queues for kind in ("classic", "quorum")},
+            **{(key, "stream"): found for key, found in of_streams.items()},
+        }
+
     def test_overflow(self) -> None:
         assert resolve("overflow", "a", "p", "o") == "o"
         assert resolve("overflow", "a", "p", None) == "a"
@@ -240,7 +317,7 @@ class TestPrecedence:
         assert resolve("overflow", "a", "p", "o", "quorum") == "o"
 
     @pytest.mark.parametrize(
-        "key", ["dead-letter-exchange", "delayed-retry-min", "alternate-exchange"]
+        "key", ["dead-letter-exchange", "delayed-retry-backoff", "alternate-exchange"]
     )
     def test_argument_beats_policy(self, key: str) -> None:
         assert resolve(key, "a", "p", None) == "a"

@@ -339,14 +339,17 @@ class TestDeadLetters:
 class TestTimeouts:
     """CONS-70."""
 
-    def test_policy_below_the_argument(self, world: World, client: Client) -> None:
+    def test_the_smaller_of_policy_and_argument(self, world: World, client: Client) -> None:
         declare(client, "q1")
         declare(client, "q2", consumer_timeout=500)
+        declare(client, "q3", consumer_timeout=100)
         lay_down(world, consumer_timeout=200)
-        assert world.vhost.queues["q1"].features.consumer_timeout_ms == 200
-        assert world.vhost.queues["q2"].features.consumer_timeout_ms == 500
+        queues = world.vhost.queues
+        found = [queues[name].features.consumer_timeout_ms for name in ("q1", "q2", "q3")]
+        assert found == [200, 200, 100]
         lift(world)
-        assert world.vhost.queues["q1"].features.consumer_timeout_ms is None
+        found = [queues[name].features.consumer_timeout_ms for name in ("q1", "q2", "q3")]
+        assert found == [None, 500, 100]
 
 
 class TestExchanges:
