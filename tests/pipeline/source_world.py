@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from tests.pipeline.asked_twice import AskedTwice
 from tests.waiting import LIMIT_S, wait_until
 from vouchmq.kit import bulk
 from vouchmq.spark.columns import ALL
@@ -56,7 +57,7 @@ class Query:
         self.committed = 0
         self.sink: dict[int, list[dict[str, Any]]] = {}
         self.extra: list[dict[str, Any]] = []
-        self._reader: QueueReader | SpoolReader | None = None
+        self._reader: Any = None
         self._is_available_now = False
 
     def twin(self, **changes: str) -> Query:
@@ -66,7 +67,7 @@ class Query:
         return other
 
     @property
-    def reader(self) -> QueueReader | SpoolReader:
+    def reader(self) -> Any:
         assert self._reader is not None, "the query does not run"
         return self._reader
 
@@ -78,10 +79,10 @@ class Query:
         """Begin, with the batch that was under way if there is one."""
         reader = stream_reader(SourceOptions.parse(self.options), self.columns)
         assert isinstance(reader, QueueReader | SpoolReader)
-        self._reader = reader
+        self._reader = AskedTwice(reader)
         self._is_available_now = available_now
         if available_now:
-            reader.prepareForTriggerAvailableNow()
+            self._reader.prepareForTriggerAvailableNow()
         if self.committed < len(self.offsets):
             self._run(len(self.offsets) - 1)
 
@@ -160,7 +161,8 @@ class Query:
         return self._through_json(self.reader.initialOffset())
 
     def _limit(self) -> ReadLimit:
-        return self.reader.getDefaultReadLimit()
+        limit: ReadLimit = self.reader.getDefaultReadLimit()
+        return limit
 
     def _run(self, batch: int, until: str = "") -> int:
         if batch in self.sink and self.is_sink_idempotent:

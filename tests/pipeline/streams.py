@@ -1,4 +1,8 @@
-"""Streams to read from, and a query without Spark: what Spark calls of a reader, in its order."""
+"""Streams to read from, and a query without Spark: what Spark calls of a reader, in its order.
+
+The start of the first batch is asked for once more when the batch is planned, by each process that
+plans it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any
 
 from pyspark.sql.streaming.datasource import ReadLimit
 
+from tests.pipeline.asked_twice import AskedTwice
 from vouchmq.kit.bulk import BulkConnection
 from vouchmq.spark.columns import ALL
 from vouchmq.spark.options import SourceOptions
@@ -64,14 +69,14 @@ class Query:
         self._columns = columns
         self.rows: list[dict[str, Any]] = []
         self.log: list[tuple[Offset, Offset]] = []
-        self.reader = StreamModeReader(asked, columns)
+        self.reader: Any = AskedTwice(StreamModeReader(asked, columns))
 
     def restart(self, asked: SourceOptions | None = None) -> None:
         """A new process on the old checkpoint."""
         if asked is not None:
             self._options = asked
         self.reader.stop()
-        self.reader = StreamModeReader(self._options, self._columns)
+        self.reader = AskedTwice(StreamModeReader(self._options, self._columns))
 
     def plan(self, limit: ReadLimit | None = None) -> tuple[Offset, Offset] | None:
         """Ask for the next batch and note it; None when there is nothing new."""
@@ -84,7 +89,10 @@ class Query:
 
     def read(self, batch: tuple[Offset, Offset]) -> list[dict[str, Any]]:
         """The rows of a batch, as its tasks read them: by pickled copies of reader and ranges."""
-        partitions = self.reader.partitions(*batch)
+        start, end = batch
+        if not self.log or batch == self.log[0]:
+            start = _stored(self.reader.initialOffset())
+        partitions = self.reader.partitions(start, end)
         asleep = pickle.dumps((StreamModeReader(self._options, self._columns), list(partitions)))
         reader, partitions = pickle.loads(asleep)  # noqa: S301 - made the line before
         return [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,50 @@ def test_a_query_goes_on_and_stops_at_once(
     assert query.exception() is None
     with BulkConnection.open(url) as connection:
         wait_until(lambda: connection.channel().declare_passive(stream)[1] == 0)
+
+
+@pytest.mark.slow
+def test_a_query_from_latest_on_reads_nothing_older(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Fresh, tmp_path: Path
+) -> None:
+    """Spark asks where it begins again and again, while messages come; also for a repetition."""
+    url, stream = vouch.url, fresh("stream")
+    declare(url, stream)
+    publish(url, stream, 0, 1000)
+    numbers = count(1000, 7)
+    rows = reading(
+        spark.readStream, url, stream, startingOffsets="latest", maxMessagesPerTrigger=50
+    ).load()
+
+    def first_read() -> int:
+        """The first offset of a query that runs while messages come."""
+        query = into(rows, tmp_path, processingTime="0 seconds")
+
+        def publish_on() -> None:
+            assert query.exception() is None
+            number = next(numbers)
+            publish(url, stream, number, number + 7)
+
+        wait_until(
+            lambda: sum(each.numInputRows for each in query.recentProgress) > 100,
+            "the query reads nothing",
+            between=publish_on,
+        )
+        query.stop()
+        assert max(each.numInputRows for each in query.recentProgress) <= 50
+        found = table(spark, tmp_path)
+        first = found[0][0]
+        assert found == [(at, str(at)) for at in range(first, first + len(found))]
+        return first
+
+    begins = first_read()
+    assert begins >= 1000
+    # As if it had died in its first batch.
+    for kept in (tmp_path / "checkpoint").glob("*/*"):
+        if kept.parent.name == "commits" or kept.name != "0":
+            kept.unlink()
+    shutil.rmtree(tmp_path / "out")
+    assert first_read() == begins
 
 
 def test_what_is_lost_fails_the_query_with_the_reason(

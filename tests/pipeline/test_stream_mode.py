@@ -199,6 +199,98 @@ def test_available_now_reads_what_is_there_and_no_more(url: str, stream: str) ->
         assert run.ids == list(range(150))
 
 
+def test_a_query_from_latest_on_begins_where_it_was_first_said(url: str, stream: str) -> None:
+    """However often Spark asks for the beginning, and whatever has come in between."""
+    publish(url, stream, 0, 1000)
+    asked = options(url, stream, startingOffsets="latest", maxMessagesPerTrigger=50)
+    with query(asked) as run:
+        begin = run.reader.initialOffset()
+        assert begin["next"] == begin["from"] == {stream: 1000}
+        publish(url, stream, 1000, 1100)
+        assert run.reader.initialOffset() == begin
+        # Batch 0 is made even of nothing; what has come is in it, as far as the limit goes.
+        batch = run.plan()
+        assert batch is not None
+        assert batch[1]["next"] == {stream: 1050}
+        publish(url, stream, 1100, 1300)
+        assert [row["offset"] for row in run.read(batch)] == list(range(1000, 1050))
+        # Not committed: a new process is asked for the beginning again, and then for the batch.
+        run.restart()
+        assert run.reader.initialOffset()["next"] == {stream: 1300}
+        run.rows += run.read(batch)
+        assert run.run() == 5
+        assert run.ids == list(range(1000, 1300))
+
+
+def test_a_first_batch_of_nothing_stays_one(url: str, stream: str) -> None:
+    """Spark makes batch 0 at once; its end is all that says where the query has begun."""
+    publish(url, stream, 0, 10)
+    with query(options(url, stream, startingOffsets="latest")) as run:
+        begin = run.reader.initialOffset()
+        assert run.plan() is None
+        assert list(run.reader.partitions(begin, begin)) == []
+        run.restart()
+        publish(url, stream, 10, 20)
+        later = run.reader.initialOffset()
+        assert list(run.reader.partitions(later, begin)) == []
+        run.log.append((begin, begin))
+        assert run.run() == 1
+        assert run.ids == list(range(10, 20))
+
+
+def test_latest_of_a_busy_stream_is_no_loss_for_available_now(url: str, stream: str) -> None:
+    publish(url, stream, 0, 100)
+    with query(options(url, stream, startingOffsets="latest")) as run:
+        run.reader._asked.prepareForTriggerAvailableNow()
+        publish(url, stream, 100, 150)
+        begin = run.reader.initialOffset()
+        assert run.plan() is None
+        run.log.append((begin, begin))
+        run.restart()
+        publish(url, stream, 150, 160)
+        run.reader.prepareForTriggerAvailableNow()
+        assert run.run() == 1
+        assert run.ids == list(range(begin["next"][stream], 160))
+
+
+def test_available_now_ends_where_it_was_first_said(url: str, stream: str) -> None:
+    publish(url, stream, 0, 10)
+    with query(options(url, stream)) as run:
+        run.reader.prepareForTriggerAvailableNow()
+        publish(url, stream, 10, 20)
+        run.reader.prepareForTriggerAvailableNow()
+        run.run()
+        assert run.ids == list(range(10))
+
+
+def test_a_query_cannot_begin_beyond_the_end(url: str, stream: str) -> None:
+    publish(url, stream, 0, 40)
+    at = f'{{"{stream}": 41}}'
+    for more in ({}, {"failOnDataLoss": "false"}):
+        with (
+            query(options(url, stream, startingOffsets=at, **more)) as run,
+            pytest.raises(OptionError, match=r"startingOffsets: .* from 41 on, and ends before 40"),
+        ):
+            run.plan()
+
+
+def test_a_batch_that_an_earlier_version_has_logged(url: str, stream: str) -> None:
+    """Its end does not say where it began: it is read where Spark says, which may be too late."""
+    publish(url, stream, 0, 30)
+    with query(options(url, stream)) as run:
+        run.plan()
+        ((start, end),) = run.log
+        for offset in (start, end):
+            del offset["from"]
+        assert [row["offset"] for row in run.read((start, end))] == list(range(30))
+    late = {"v": 1, "next": {stream: 31}}
+    with query(options(url, stream, startingOffsets="latest")) as run:
+        with pytest.raises(DataLossError, match="does not say where the batch began"):
+            run.reader.partitions(late, end)
+        run.restart(options(url, stream, startingOffsets="latest", failOnDataLoss="false"))
+        assert list(run.reader.partitions(late, end)) == []
+
+
 def test_where_a_new_query_starts(url: str, stream: str) -> None:
     publish(url, stream, 0, 10)
     time.sleep(1.1)

@@ -13,6 +13,7 @@ from vouchmq.spark.source.streams.ranges import (
     OffsetError,
     Range,
     admit,
+    begins_of,
     first_gap,
     offset_of,
     positions_of,
@@ -27,6 +28,12 @@ def test_an_offset_has_one_text_whatever_the_order_of_queues() -> None:
     one = json.dumps(offset_of({"orders": 5, "bills": 7}))
     assert one == json.dumps(offset_of({"bills": 7, "orders": 5}))
     assert one == '{"v": 1, "next": {"bills": 7, "orders": 5}}'
+    assert begins_of(json.loads(one)) is None
+    offset = offset_of({"orders": 5, "bills": 7}, {}, begins={"orders": 3, "bills": 7})
+    assert json.dumps(offset) == (
+        '{"v": 1, "next": {"bills": 7, "orders": 5}, "from": {"bills": 7, "orders": 3}}'
+    )
+    assert begins_of(offset) == {"bills": 7, "orders": 3}
     assert positions_of(json.loads(one), ["orders", "bills", "new"]) == {"orders": 5, "bills": 7}
 
 
@@ -88,8 +95,8 @@ def test_what_lies_between_two_offsets() -> None:
     assert ranges_of({"a": 3, "b": 5}, {"a": 3, "b": 9}) == [Range("b", 5, 9)]
     # A queue that joined later is read from its beginning.
     assert ranges_of({"a": 3}, {"a": 4, "new": 2}) == [Range("a", 3, 4), Range("new", 0, 2)]
-    # Declared again: the new stream from its beginning; an empty one holds nothing.
-    assert ranges_of({"a": 300}, {"a": 4}) == [Range("a", 0, 4)]
+    # That a stream was declared again is never taken from this.
+    assert ranges_of({"a": 300}, {"a": 4}) == []
     assert ranges_of({"a": 300}, {"a": 0}) == []
 
 

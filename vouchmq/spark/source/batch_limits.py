@@ -30,6 +30,12 @@ COUNT_SHARE: Final = 20
 log = logging.getLogger("vouchmq.spark")
 
 
+def measured(batch: Iterable[Portion]) -> tuple[int, int]:
+    """How many messages a batch has, and their bytes."""
+    sizes = [size_of(delivery) for portion in batch for delivery in portion.deliveries]
+    return len(sizes), sum(sizes)
+
+
 class Intake:
     """Takes batches from a feed, within the limits of the options and of the trigger."""
 
@@ -67,6 +73,8 @@ class Intake:
         Raises:
             ConsumerError: the consumer has ended
         """
+        if self._left is not None:
+            return
         self.start()
         consumer = self._consumer
         self._left = max(consumer.ready_at_connect, consumer.ready_count() + consumer.arrived()[0])
@@ -107,11 +115,12 @@ class Intake:
         if self._left is not None:
             self._left -= count
 
-    def backlog(self, batch: Iterable[Portion]) -> dict[str, int]:
+    def backlog(self, rows: int, size: int) -> dict[str, int]:
         """How much is not handed out, from when the oldest of it is, and what a batch has.
 
         Args:
-            batch: what was handed out last
+            rows: in the batch that was handed out last
+            size: of them, in bytes
         """
         consumer = self._consumer
         began = self._clock()
@@ -119,12 +128,7 @@ class Intake:
             self._ready = consumer.waiting_count()
             ended = self._clock()
             self._count_after = ended + max(COUNT_EVERY_S, COUNT_SHARE * (ended - began))
-        sizes = [size_of(delivery) for portion in batch for delivery in portion.deliveries]
-        told = {
-            "buffered": consumer.arrived()[0],
-            "rows": len(sizes),
-            "bytes": sum(sizes),
-        }
+        told = {"buffered": consumer.arrived()[0], "rows": rows, "bytes": size}
         if self._ready is not None:
             told["ready"] = self._ready
         columns, _ = PropertyReader(("timestamp",)).read(consumer.next_properties())

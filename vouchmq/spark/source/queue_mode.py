@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from vouchmq.spark.options import SPOOL, SourceOptions
 from vouchmq.spark.rows import arrow_schema
-from vouchmq.spark.source.batch_limits import Intake
+from vouchmq.spark.source.batch_limits import Intake, measured
 from vouchmq.spark.source.batch_replay import Replay
 from vouchmq.spark.source.consumer import Barrier, ConsumerError, QueueConsumer
 from vouchmq.spark.source.dedupe import DeliveredSet
@@ -94,6 +94,8 @@ class _Batch:
 
     portions: list[Portion]
     end: dict[str, Any]
+    # Spark may ask for its tasks again.
+    is_packed: bool = False
 
 
 class QueueDriver:
@@ -139,7 +141,7 @@ class QueueDriver:
 
     def backlog(self) -> dict[str, Any]:
         """See `Intake`."""
-        return self._intake.backlog(self._batch.portions if self._batch is not None else ())
+        return self._intake.backlog(*measured(self._batch.portions if self._batch else ()))
 
     def prepare_available_now(self) -> None:
         """See `Intake`."""
@@ -279,6 +281,9 @@ class QueueDriver:
 
     def _replayed(self, start: QueueOffset, end: QueueOffset, text: dict[str, Any]) -> bool:
         """Get a batch of an earlier process again; False when that cannot be and need not."""
+        if not end.handed_out and end.done is None:
+            # The first batch of a query that found nothing at first.
+            return False
         if end.done is None:
             log.warning("vouchmq source: a batch is empty that was under way; its rows come later")
             return False
@@ -312,11 +317,12 @@ class QueueDriver:
             )
             for runs in shares(batch.portions, self._options.num_partitions)
         ]
-        if broken:
+        if broken and not batch.is_packed:
             self.broken_count += len(broken)
             log.warning(
                 "vouchmq source: cannot read the properties of %d messages: their "
                 "rows have only properties_raw and body",
                 len(broken),
             )
+        batch.is_packed = True
         return packs

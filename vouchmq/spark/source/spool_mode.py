@@ -23,7 +23,7 @@ from vouchmq.spark.errors import sentence_only
 from vouchmq.spark.options import SourceOptions
 from vouchmq.spark.rows import arrow_schema
 from vouchmq.spark.source import spool
-from vouchmq.spark.source.batch_limits import Intake
+from vouchmq.spark.source.batch_limits import Intake, measured
 from vouchmq.spark.source.consumer import Barrier, QueueConsumer
 from vouchmq.spark.source.data_directory import Seen
 from vouchmq.spark.source.dedupe import Keys
@@ -113,7 +113,8 @@ class SpoolDriver:
         self._clock = clock
         self._intake = Intake(options, consumer)
         self._is_ready = self._is_required = False
-        self._batch: list[Portion] = []
+        # Messages and bytes of the batch under way.
+        self._measured = (0, 0)
         self._files: list[int] = []
         # What was spooled, so that it is known when it comes again: by its place or by its key.
         self._places = Places()
@@ -133,8 +134,7 @@ class SpoolDriver:
 
     def backlog(self) -> dict[str, Any]:
         """See `Intake`."""
-        batch, self._batch = self._batch, []
-        return self._intake.backlog(batch)
+        return self._intake.backlog(*self._measured)
 
     def prepare_available_now(self) -> None:
         """See `Intake`."""
@@ -200,7 +200,6 @@ class SpoolDriver:
             OffsetError: `start` is no offset of this mode
             SpoolError: the spool is another one's, is damaged, or cannot be written
         """
-        self._batch = []
         offset = SpoolOffset.of_json(start)
         self._open(offset.spool)
         self._intake.start()
@@ -212,10 +211,10 @@ class SpoolDriver:
             # What is in the spool already is handed out whatever broker there is.
             self._require(offset)
             portions, places, at = self._sure(limit)
+            self._measured = measured(portions)
             if not portions:
                 return start
             self._write(following, portions, places, at)
-            self._batch = portions
         elif following not in self._files:
             raise spool.SpoolError(
                 f"spool file {self._spool.path(following)} is missing, and there are later ones: "

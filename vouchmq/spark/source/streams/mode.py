@@ -3,8 +3,9 @@
     initialOffset ─▶ latestOffset(start, limit) ─▶ partitions(start, end) ─▶ read, in the tasks
                        │ tail, share, data loss       │ ranges, split
 
-The offset is where to read on, per stream; nothing is settled anywhere, so that every range can
-be read again. State of the driver is what it knows of the tails, and one connection to ask.
+The offset is where to read on, per stream, and where the batch began that ended there; nothing is
+settled anywhere, so that every range can be read again. State of the driver is what it knows of the
+tails, one connection to ask, and what it has answered: Spark asks some questions more than once.
 
 Spec: STREAM-20, STREAM-21
 """
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -35,6 +36,7 @@ from vouchmq.spark.source.streams.range_reader import RangeReader, loss
 from vouchmq.spark.source.streams.ranges import (
     Range,
     admit,
+    begins_of,
     ids_of,
     offset_of,
     positions_of,
@@ -80,12 +82,24 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._mean_bytes = 0.0
         self._target: dict[str, int] | None = None
         self._joined: dict[str, int] = {}
+        # The last question of each kind and its answer, which holds until Spark has gone on.
+        self._initial: dict[str, Any] | None = None
+        self._latest: tuple[dict[str, Any], ReadLimit, dict[str, Any]] | None = None
+        self._planned: tuple[dict[str, Any], list[StreamPartition]] | None = None
         self._away_since: float | None = None
 
     @sentence_only()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query begins: `startingOffsets`."""
-        return offset_of(self._probe.insist(lambda: starting_positions(self._probe, self._options)))
+        """Where a new query begins: `startingOffsets`, as it was when this was first asked.
+
+        Spark asks before `latestOffset`, and again before `partitions` of the first batch.
+
+        Raises:
+            OptionError: `startingOffsets` lies beyond the end of a stream
+        """
+        if self._initial is None:
+            self._initial = self._probe.insist(self._first_offset)
+        return dict(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """At most `maxMessagesPerTrigger` messages in a batch."""
@@ -94,8 +108,9 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @sentence_only()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is all that this run reads."""
-        self._probe.insist(self._look)
-        self._target = dict(self._tails)
+        if self._target is None:
+            self._probe.insist(self._look)
+            self._target = dict(self._tails)
 
     @sentence_only()
     def latestOffset(  # noqa: N802 - Spark's name
@@ -108,17 +123,21 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             OffsetError: `start` is not of this mode, or of other streams
             ForeignDirectoryError: the broker does not hold what the checkpoint has seen
         """
+        if self._latest is not None and self._latest[:2] == (start, limit):
+            return dict(self._latest[2])
         self._require(start)
         positions = self._positions(start)
         if self._target is None and not self._has_news(positions):
             return dict(start)
-        tails = self._tails if self._target is None else self._target
         ids = ids_of(start)
-        positions = self._checked(positions, tails, ids)
-        ends = admit(positions, tails, self._limit(limit))
-        if ends != self._positions(start) or any(map(self._is_another(ids), ends)):
+        begins = self._checked(positions, ids)
+        tails = self._tails if self._target is None else self._target
+        ends = admit(begins, tails, self._limit(limit))
+        if ends != positions or any(map(self._is_another(ids), ends)):
             at = self._probe.insist(self._probe.position)
-            return offset_of(ends, {**ids, **self._ids}, at.as_json() if at else None)
+            end = self._offset(ends, begins, {**ids, **self._ids}, at)
+            self._latest = (dict(start), limit, end)
+            return dict(end)
         if self._target is None:
             # Consumers at the ends of the streams, for the next call.
             self._outlasting(lambda: self._probe.news(positions, WAIT_S))
@@ -138,21 +157,45 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             DataLossError: a stream ends before `end`, and `failOnDataLoss` is set
             ForeignDirectoryError: the broker does not hold what the checkpoint has seen
         """
+        if start == end:
+            return []
+        if self._planned is None or self._planned[0] != end:
+            self._planned = (dict(end), self._plan(start, end))
+        return list(self._planned[1])
+
+    def _plan(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[StreamPartition]:
         self._require(end)
         stops = positions_of(end, self._options.queues)
+        begins = begins_of(end)
+        if begins is None:
+            begins = self._begins_before(start, end)
         unseen = {queue for queue, stop in stops.items() if stop > self._tails.get(queue, -1)}
         if unseen:
             # A batch of an earlier process: the stream may have become another one since.
             self._probe.insist(self._look)
-            stops = self._checked(stops, self._tails, ids_of(end))
+            stops = self._checked(stops, ids_of(end))
+        at = Seen.of_json(end.get("at"))
+        return partitions_of(ranges_of(begins, stops), self._options.min_partitions, at)
+
+    def _begins_before(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[str, int]:
+        """Where a batch begins that an earlier version has logged: where Spark says that it does.
+
+        Its first batch may have begun at another end of the stream than there is now.
+        """
         known, now = ids_of(start), ids_of(end)
-        starts = {
+        begins = {
             # One that was deleted and declared again is read from its beginning.
             queue: position if known.get(queue, now.get(queue)) == now.get(queue) else 0
             for queue, position in self._positions(start).items()
         }
-        at = Seen.of_json(end.get("at"))
-        return partitions_of(ranges_of(starts, stops), self._options.min_partitions, at)
+        for queue, stop in positions_of(end, self._options.queues).items():
+            if begins[queue] > stop:
+                loss(
+                    self._options,
+                    f"data loss in stream '{queue}': the checkpoint, of an earlier version, does "
+                    f"not say where the batch began that ends at offset {stop}",
+                )
+        return begins
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range; runs in a task."""
@@ -164,6 +207,25 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Close the connection when the query ends."""
         self._probe.close()
+
+    def _first_offset(self) -> dict[str, Any]:
+        self._look()
+        latest = self._options.starting_offsets == "latest"
+        begins = self._tails if latest else starting_positions(self._probe, self._options)
+        for queue, begin in begins.items():
+            # The others were found, so they lie where there is something, or at the end.
+            if isinstance(self._options.starting_offsets, dict) and begin > self._tails[queue]:
+                refuse_beyond(queue, begin, self._tails[queue])
+        return self._offset(begins, begins, self._ids, self._probe.position())
+
+    def _offset(
+        self,
+        ends: Mapping[str, int],
+        begins: Mapping[str, int],
+        ids: Mapping[str, int],
+        at: Seen | None,
+    ) -> dict[str, Any]:
+        return offset_of(ends, ids, at.as_json() if at else None, begins=begins)
 
     def _require(self, offset: Mapping[str, Any]) -> None:
         """Once: the broker must hold what the checkpoint has seen."""
@@ -221,27 +283,36 @@ class StreamModeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue: known.get(queue, self._joined.get(queue, 0)) for queue in self._options.queues
         }
 
-    def _checked(
-        self, positions: dict[str, int], tails: Mapping[str, int], ids: Mapping[str, int]
-    ) -> dict[str, int]:
-        """Positions none of which lies beyond the end of its stream, or is of another one."""
-        positions = dict(positions)
-        for queue, position in positions.items():
-            if self._is_another(ids)(queue):
-                loss(
-                    self._options,
-                    f"data loss in stream '{queue}': the query continues at offset {position} of a "
-                    "stream that was deleted and declared again",
-                )
-                positions[queue] = 0
-            elif position > tails[queue]:
-                loss(
-                    self._options,
-                    f"data loss in stream '{queue}': the query continues at offset {position}, and "
-                    f"the stream ends before {tails[queue]}: it was deleted and declared again, or "
-                    "its broker has lost messages",
-                )
-        return {queue: min(at, tails[queue]) for queue, at in positions.items()}
+    def _checked(self, positions: dict[str, int], ids: Mapping[str, int]) -> dict[str, int]:
+        """Positions none of which lies beyond the end of its stream, or is of another one.
+
+        Raises:
+            DataLossError: one does, and `failOnDataLoss` is set
+        """
+        if any(position > self._tails[queue] for queue, position in positions.items()):
+            # What is known may be older than the position.
+            self._probe.insist(self._look)
+        return {queue: self._where(queue, at, ids) for queue, at in positions.items()}
+
+    def _where(self, queue: str, position: int, ids: Mapping[str, int]) -> int:
+        """Where to go on; at the beginning, unless the stream is known to be the same."""
+        tail = self._tails[queue]
+        if self._is_another(ids)(queue):
+            loss(
+                self._options,
+                f"data loss in stream '{queue}': the query continues at offset {position} of a "
+                "stream that was deleted and declared again",
+            )
+            return 0
+        if position <= tail:
+            return position
+        loss(
+            self._options,
+            f"data loss in stream '{queue}': the query continues at offset {position}, and the "
+            f"stream ends before {tail}: it was deleted and declared again, or its broker has lost "
+            "messages",
+        )
+        return tail if queue in ids and queue in self._ids else 0
 
     def _limit(self, limit: ReadLimit) -> int:
         """How many messages, by number and by their size as far as the newest ones tell it."""
@@ -284,10 +355,7 @@ class StreamBatchReader(DataSourceReader):
             )
         for queue, start in starts.items():
             if start > stops[queue]:
-                refuse(
-                    "startingOffsets",
-                    f"stream '{queue}' is read from {start} on, and ends before {stops[queue]}",
-                )
+                refuse_beyond(queue, start, stops[queue])
         ranges = ranges_of(starts, stops)
         return list(partitions_of(ranges, self._options.min_partitions, at))
 
@@ -328,6 +396,15 @@ def starting_positions(probe: Probe, options: SourceOptions) -> dict[str, int]:
     if isinstance(start, dict):
         return dict(start)
     return {queue: _start(probe, queue, start) for queue in options.queues}
+
+
+def refuse_beyond(queue: str, start: int, stop: int) -> NoReturn:
+    """A stream shall be read from where it, or what is read of it, has ended already.
+
+    Raises:
+        OptionError: always
+    """
+    refuse("startingOffsets", f"stream '{queue}' is read from {start} on, and ends before {stop}")
 
 
 def _start(probe: Probe, queue: str, start: str | datetime) -> int:

@@ -42,6 +42,8 @@ def offset_of(
     positions: Mapping[str, int],
     ids: Mapping[str, int] | None = None,
     at: Mapping[str, Any] | None = None,
+    *,
+    begins: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
     """The offset that Spark keeps: it compares their texts, so the order of keys is fixed.
 
@@ -49,14 +51,27 @@ def offset_of(
         positions: where to read on
         ids: of the streams, as far as the broker tells them
         at: which data directory they are in, as JSON, where the broker tells
+        begins: where the batch begins that ends here. Spark asks for the start of its first batch
+            again each time that it plans it, so the start that it passes may be a later one
     """
-    offset: dict[str, Any] = {
-        "v": VERSION,
-        "next": {queue: positions[queue] for queue in sorted(positions)},
-    }
+    offset: dict[str, Any] = {"v": VERSION, "next": _sorted(positions)}
+    if begins is not None:
+        offset["from"] = _sorted(begins)
     if ids:
-        offset["ids"] = {queue: ids[queue] for queue in sorted(ids)}
+        offset["ids"] = _sorted(ids)
     return {**offset, "at": dict(at)} if at is not None else offset
+
+
+def _sorted(numbers: Mapping[str, int]) -> dict[str, int]:
+    return {queue: numbers[queue] for queue in sorted(numbers)}
+
+
+def begins_of(offset: Mapping[str, Any]) -> dict[str, int] | None:
+    """Where the batch begins that ends at an offset; None for one of an earlier version."""
+    begins = offset.get("from")
+    if begins is None:
+        return None
+    return {str(queue): int(number) for queue, number in begins.items()}
 
 
 def ids_of(offset: Mapping[str, Any]) -> dict[str, int]:
@@ -148,17 +163,12 @@ def _cut(whole: Range, pieces: int) -> list[Range]:
 
 
 def ranges_of(start: Mapping[str, int], end: Mapping[str, int]) -> list[Range]:
-    """What lies between two positions.
-
-    An end before its start means that the stream was deleted and declared again in between, and
-    that somebody allowed to go on: then it is what the new stream held.
-    """
-    found = []
-    for queue, stop in end.items():
-        at = start.get(queue, 0)
-        if stop != at and stop > 0:
-            found.append(Range(queue, at if at < stop else 0, stop))
-    return found
+    """What lies between two positions; a queue that the first does not name begins at 0."""
+    return [
+        Range(queue, start.get(queue, 0), stop)
+        for queue, stop in end.items()
+        if start.get(queue, 0) < stop
+    ]
 
 
 def first_gap(offsets: Sequence[int], expected: int) -> tuple[int, int] | None:
