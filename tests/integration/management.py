@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse, IncompleteRead
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -87,6 +87,38 @@ class ManagedBroker:
         got = ask(self.metrics_port, "GET", path)
         assert got.status == 200, got
         return str(got.body)
+
+
+class EventStream:
+    """A stream of server-sent events that has begun."""
+
+    def __init__(self, managed: ManagedBroker, path: str, user: str = "guest") -> None:
+        self._http = HTTPConnection("127.0.0.1", managed.port, timeout=LIMIT_S)
+        self._http.request("GET", f"/api{path}", headers=login(user, user))
+        self._answer: HTTPResponse = self._http.getresponse()
+        assert self._answer.status == 200
+        assert self._answer.headers["content-type"].startswith("text/event-stream")
+        assert self._lines() == [": listening"]
+
+    def _lines(self) -> list[str]:
+        lines = []
+        while line := self._answer.readline().decode().rstrip("\n"):
+            lines.append(line)
+        return lines
+
+    def next(self) -> tuple[str, dict[str, Any]]:
+        event, data = self._lines()
+        return event.removeprefix("event: "), json.loads(data.removeprefix("data: "))
+
+    def rest(self) -> bytes:
+        try:
+            return self._answer.read()
+        except (ConnectionResetError, IncompleteRead) as error:
+            return error.partial if isinstance(error, IncompleteRead) else b""
+
+    def close(self) -> None:
+        self._answer.close()
+        self._http.close()
 
 
 @contextmanager

@@ -150,3 +150,75 @@ def test_an_answer_that_is_not_read_is_given_up() -> None:
             return found
 
     assert first_line(server.play(lazy)) == b"HTTP/1.1 200 OK"
+
+
+def exchanged(port: int, *pieces: bytes) -> bytes:
+    """What comes for pieces, each sent when something has come for the one before."""
+    found = b""
+    with connected(port) as client:
+        for piece in pieces[:-1]:
+            client.sendall(piece)
+            found += client.recv(65536)
+        client.sendall(pieces[-1])
+        return found + heard(client)
+
+
+LOGIN = b"authorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
+EVENTS = b"GET /api/events HTTP/1.1\r\nhost: x\r\n" + LOGIN
+GARBAGE = b"\xff\xfe\r\n\r\n"
+CHUNKED = b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "pieces, status",
+    [
+        ((GARBAGE,), b"400"),
+        ((b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", GARBAGE), b"200"),
+        # An answer is under way, and goes no further.
+        ((EVENTS + CHUNKED, b"zz\r\n"), b"200"),
+        # There has been one, to the first half of a request.
+        ((b"POST /api/definitions HTTP/1.1\r\nhost: x\r\n" + CHUNKED, b"zz\r\n"), b"401"),
+        ((b"POST /api/definitions HTTP/1.1\r\nhost: x\r\n" + LOGIN + CHUNKED + b"zz\r\n",), b"400"),
+    ],
+)
+def test_broken_requests_leave_nothing_in_the_log(
+    managed: ManagedBroker, pieces: tuple[bytes, ...], status: bytes
+) -> None:
+    before = managed.process.output()
+    found = exchanged(managed.port, *pieces)
+    assert first_line(found).split()[1] == status
+    # A second answer only to what may be a second request.
+    assert found.count(b"HTTP/1.1") == (2 if pieces[0].startswith(b"GET / ") else 1)
+    with connected(managed.port) as client:
+        upgrade = b"connection: close, upgrade\r\nupgrade: websocket\r\n\r\n"
+        client.sendall(b"GET /api/whoami HTTP/1.1\r\nhost: x\r\n" + upgrade)
+        assert first_line(heard(client)).split()[1] == b"401"
+    assert managed.process.output() == before
+
+
+@pytest.mark.parametrize(
+    "credentials", [b"\xe9", b"Basic \xe9\xff", b"Basic Z3Vlc3Q6\xe9", b"Basic //8=", b"B\xe9sic x"]
+)
+def test_a_login_of_any_bytes_is_refused(managed: ManagedBroker, credentials: bytes) -> None:
+    request = (
+        b"GET /api/whoami HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: %b\r\n\r\n"
+    )
+    found = exchanged(managed.port, request % credentials)
+    assert first_line(found) == b"HTTP/1.1 401 Unauthorized"
+    assert "internal_error" not in managed.process.output()
+
+
+@pytest.mark.parametrize("value", [b"\xe9\xff", b'"', b"; =", b"-1"])
+@pytest.mark.parametrize(
+    "header", ["cookie", "x-csrf-token", "x-reason", "content-type", "if-none-match", "origin"]
+)
+def test_headers_of_any_bytes_break_nothing(
+    managed: ManagedBroker, header: str, value: bytes
+) -> None:
+    named = header.encode() + b": " + value + b"\r\nconnection: close\r\n\r\n"
+    for path in (b"/", b"/session", b"/api/whoami", b"/api/connections/nothing"):
+        for method in (b"GET", b"POST", b"DELETE"):
+            head = b"%b %b HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n" % (method, path)
+            found = exchanged(managed.port, head + LOGIN + named)
+            assert int(first_line(found).split()[1]) < 500, (method, path, found)
+    assert "internal_error" not in managed.process.output()

@@ -109,6 +109,9 @@ def path_of(route: Route, names: dict[str, str]) -> str:
 
 NOT_THERE = ("/parameters/{component}/{vhost}/{name}",)
 OF_VHOST = ("{vhost}", "/vhosts/{name}")
+# Monitors see that there is a virtual host, and the clients there.
+SEEN = ("/vhosts/{name}", "/vhost-limits/{vhost}", "/consumers/{vhost}")
+OF_USER = ("/connections/username/{user}", "/user-limits/{user}")
 
 OF_CLIENT = ("/connections/{connection}", "/channels/{channel}")
 
@@ -116,17 +119,19 @@ OF_CLIENT = ("/connections/{connection}", "/channels/{channel}")
 def expected(route: Route, tag: str) -> int:
     """The status that a user with this tag gets, who may enter the virtual host `other` only."""
     sees_all = tag in {"monitoring", "administrator"}
-    if route.path.endswith("/messages"):
+    if route.path.endswith("/messages") and tag == "administrator":
         # Who looks into messages needs the permission to read the queue.
         return 401
     if tag == "none" or (tag not in route.tags and route.tags is not ANY_TAG):
         return 401
     if route.path in NOT_THERE:
-        return 404 if sees_all else 401
+        return 404
+    if any(part in route.path for part in OF_VHOST) and tag != "administrator":
+        return 200 if sees_all and route.path in SEEN else 404
     if route.path == "/aliveness-test/{vhost}":
         # To show something is not to be allowed to publish.
         return 401
-    if not sees_all and any(part in route.path for part in OF_VHOST):
+    if not sees_all and route.path in OF_USER:
         return 401
     if not sees_all and any(part in route.path for part in OF_CLIENT):
         return 404
@@ -167,7 +172,7 @@ def test_others_see_nothing_of_a_virtual_host_that_they_may_not_enter(
         "/connections",
         "/channels",
         "/consumers",
-        "/connections/username/guest",
+        "/connections/username/management",
     ):
         assert get(path) == [], path
     assert {each["vhost"] for each in get("/exchanges")} == {"other"}

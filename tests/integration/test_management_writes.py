@@ -147,7 +147,7 @@ def test_users_permissions_and_limits(managed: ManagedBroker) -> None:
     assert (sorted(ann["tags"]), ann["limits"]) == (["management", "policymaker"], {})
     assert [each["name"] for each in managed.get("/users/without-permissions")] == ["ann"]
     assert managed.get("/whoami", user="ann", password="secret")["name"] == "ann"
-    assert managed.ask("GET", QUEUE, user="ann", password="secret").status == 401
+    assert managed.ask("GET", QUEUE, user="ann", password="secret").status == 404
     grant = {"configure": "^ann", "write": "^ann", "read": ".*"}
     assert managed.ask("PUT", "/permissions/%2F/ann", grant).status == 201
     assert managed.get("/permissions/%2F/ann") == {"user": "ann", "vhost": "/", **grant}

@@ -53,6 +53,8 @@ ANNOUNCE_S: Final = 1.0
 MOST_HEADER_BYTES: Final = 65536
 # For a TLS handshake, as of AMQP (LIMIT-25).
 HANDSHAKE_S: Final = 5.0
+# Loggers of what runs the servers.
+LIBRARIES: Final = ("asyncio", "uvicorn.error")
 
 
 def run_watched(options: str) -> int:
@@ -68,6 +70,10 @@ def run_command(options: Mapping[str, object]) -> int:
 def run(options: Options) -> int:
     """Serve until a signal, or until the broker that has started it ends."""
     configure_logs(options.log_level, options.log_format)
+    for name in LIBRARIES:
+        logger = logging.getLogger(name)
+        logger.propagate = False
+        logger.addHandler(_Faults())
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(options))
@@ -166,6 +172,18 @@ def _load_certificate(context: ssl.SSLContext | None, options: Options) -> None:
         )
     else:
         log.info("tls.reloaded", path=options.cert_file)
+
+
+class _Faults(logging.Handler):
+    """What libraries log: errors are faults of this process, all else is what clients do wrong."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """See `logging.Handler`."""
+        reason = record.getMessage().partition("\n")[0]
+        log.error("internal_error", where="management", reason=reason, exc_info=record.exc_info)
 
 
 class _Server(uvicorn.Server):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import re
 import time
 from functools import partial
@@ -231,7 +230,7 @@ def _credentials(header: str) -> tuple[str, str]:
     if kind.lower() == "basic":
         try:
             text = base64.b64decode(encoded.strip(), validate=True).decode()
-        except (binascii.Error, UnicodeDecodeError):
+        except ValueError:  # Not base64, characters that it cannot have, or no UTF-8 in it.
             raise ApiError(NOT_AUTHORISED, "not_authorized", "Login failed") from None
         user, colon, password = text.partition(":")
         if colon:

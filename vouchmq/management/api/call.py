@@ -33,12 +33,11 @@ WRONG_TAG: Final = {
     POLICYMAKERS: "Not policymaker",
     ADMINISTRATORS: "Not administrator user",
 }
-NO_ACCESS: Final = "User not authorised to access virtual host"
+NOT_YOURS: Final = "User not authorised to access object"
 
 # Methods that say what it is that is not there.
 MAKING: Final = frozenset({"PUT", "POST"})
 
-T = TypeVar("T")
 S = TypeVar("S", bound=Struct)
 
 
@@ -61,8 +60,16 @@ class Visitor(Struct, frozen=True):
 
     @property
     def sees_all(self) -> bool:
-        """Whether what belongs to others is shown, too."""
+        """Whether the clients of others are shown, too: connections, channels, consumers."""
         return self.has(MONITORS)
+
+    def may_enter(self, vhost: object) -> bool:
+        """Whether what is in a virtual host is shown: without permissions there, nothing is."""
+        return vhost in self.vhosts or self.has(ADMINISTRATORS)
+
+    def may_see(self, vhost: object) -> bool:
+        """Whether a virtual host and its clients are shown."""
+        return self.sees_all or vhost in self.vhosts
 
 
 class Call(Struct):
@@ -117,29 +124,38 @@ class Call(Struct):
         if not self.visitor.has(tags):
             raise refused(WRONG_TAG[tags])
 
-    def seen_vhosts(self, known: Mapping[str, T]) -> dict[str, T]:
-        """Those virtual hosts that the user may see."""
-        if self.visitor.sees_all:
-            return dict(known)
-        return {name: each for name, each in known.items() if name in self.visitor.vhosts}
+    def require_self(self, user: str, tags: frozenset[str] = MONITORS) -> None:
+        """Pass when this is about the user who asks, or they have one of these tags.
 
-    def may_see(self, vhost: str) -> bool:
-        """Whether what is in a virtual host is shown."""
-        return self.visitor.sees_all or vhost in self.visitor.vhosts
+        Raises:
+            ApiError: 401
+        """
+        if user != self.visitor.user and not self.visitor.has(tags):
+            raise refused(NOT_YOURS)
 
     async def vhost(self) -> str | None:
         """The virtual host of the path, None for all.
 
         Raises:
-            ApiError: 404, there is none of that name; 401, the user may not look at it
+            ApiError: 404, there is none of that name that the user may enter
         """
+        return await self._vhost(self.visitor.may_enter)
+
+    async def seen_vhost(self) -> str | None:
+        """The same, also one whose clients the user may see.
+
+        Raises:
+            ApiError: 404
+        """
+        return await self._vhost(self.visitor.may_see)
+
+    async def _vhost(self, may: Callable[[object], bool]) -> str | None:
         name = self.names.get("vhost")
         if name is None:
             return None
-        if not await self.broker.rows("vhosts", vhost=name):
+        # As if there were none: whether there is one is nobody else's business.
+        if not may(name) or not await self.broker.rows("vhosts", vhost=name):
             raise not_found("vhost_not_found" if self.method in MAKING else "")
-        if not self.may_see(name):
-            raise refused(NO_ACCESS)
         return name
 
     def content(self, kind: type[S]) -> S:

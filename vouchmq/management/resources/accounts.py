@@ -170,24 +170,24 @@ async def delete_topic_permissions(call: Call) -> object:
 
 
 async def user_limits(call: Call) -> object:
-    """The limits of all users that have any, or of one."""
+    """The limits of all users that have any, or of one: of others for users who monitor."""
     name = call.names.get("user")
+    if name is not None:
+        call.require_self(name)
     rows = await call.broker.rows("users", name=name)
     if name is not None and not rows:
         raise not_found()
-    if not call.visitor.sees_all:
-        rows = [row for row in rows if row["name"] == call.visitor.user]
     found = [{"user": row["name"], "value": limits_of(row, LIMITS_OF_USERS)} for row in rows]
     return Page(call.query).of([each for each in found if each["value"]])
 
 
 async def vhost_limits(call: Call) -> object:
     """The limits of all virtual hosts that have any, or of one."""
-    rows = await call.broker.rows("vhosts", vhost=await call.vhost())
+    rows = await call.broker.rows("vhosts", vhost=await call.seen_vhost())
     found = [
         {"vhost": row["name"], "value": limits_of(row, LIMITS_OF_VHOSTS)}
         for row in rows
-        if call.may_see(row["name"])
+        if call.visitor.may_see(row["name"])
     ]
     return Page(call.query).of([each for each in found if each["value"]])
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from msgspec import Meta, Struct
 
-from vouchmq.management.api.call import NO_CONTENT
+from vouchmq.management.api.call import ADMINISTRATORS, NO_CONTENT
 from vouchmq.management.api.errors import not_found
 from vouchmq.management.api.listed import of_visitor
 from vouchmq.management.api.paging import Page, projected
@@ -41,8 +41,10 @@ async def connections(call: Call) -> object:
     """All connections, those of a virtual host or of a user."""
     page = Page(call.query)
     vhost = await call.vhost()
-    rows = of_visitor(call, await call.broker.rows(CONNECTIONS, vhost=vhost))
     user = call.names.get("user")
+    if user is not None:
+        call.require_self(user)
+    rows = of_visitor(call, await call.broker.rows(CONNECTIONS, vhost=vhost))
     if user is not None:
         rows = [row for row in rows if row["user"] == user]
     facts = await call.broker.ask("status")
@@ -121,10 +123,8 @@ async def _channel_row(call: Call) -> Row:
 async def consumers(call: Call) -> object:
     """All consumers, or those of a virtual host."""
     page = Page(call.query)
-    vhost = await call.vhost()
-    rows = [
-        row for row in await call.broker.rows(CONSUMERS, vhost=vhost) if call.may_see(row["vhost"])
-    ]
+    vhost = await call.seen_vhost()
+    rows = of_visitor(call, await call.broker.rows(CONSUMERS, vhost=vhost))
     node = await node_of(call)
     rows.sort(key=lambda row: (str(row["vhost"]), str(row["queue"]), str(row["tag"])))
     return page.of([consumer_item(row, node) for row in rows])
@@ -284,6 +284,7 @@ async def close_connection(call: Call) -> object:
 
 async def close_connections_of_user(call: Call) -> object:
     """Close all connections of a user."""
+    call.require_self(call.names["user"], ADMINISTRATORS)
     rows = of_visitor(call, await call.broker.rows("connections"))
     for row in rows:
         if row["user"] == call.names["user"]:

@@ -3,9 +3,8 @@
     event: queue.created
     data: {"time_ms": 1790000000000, "vhost": "/", "name": "orders", "durable": true}
 
-Who sees what: the events of virtual hosts that the user may enter, and of connections and channels
-the user's own; monitors see all. A comment is sent when nothing has happened for a while, so that
-whoever has gone is noticed, and proxies keep the connection.
+Who sees what: as in lists, see `api/listed.py`. A comment is sent when nothing has happened for a
+while, so that whoever has gone is noticed, and proxies keep the connection.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import json
 
 from vouchmq.management.api.call import Streamed
+from vouchmq.management.api.listed import sees_event
 from vouchmq.management.broker import BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -45,18 +45,8 @@ async def _pieces(rows: AsyncIterator[Row], visitor: Visitor) -> AsyncGenerator[
     with suppress(BrokerUnavailable):
         async with aclosing(rows) as found:  # type: ignore[type-var]
             async for row in found:
-                if _sees(visitor, row):
+                if sees_event(visitor, row["event"], row["facts"]):
                     yield _piece(row)
-
-
-def _sees(visitor: Visitor, row: Row) -> bool:
-    if visitor.sees_all:
-        return True
-    facts = row["facts"]
-    kind = row["event"].partition(".")[0]
-    if kind in {"connection", "channel"} and facts.get("user") != visitor.user:
-        return False
-    return facts.get("vhost") in visitor.vhosts
 
 
 def _piece(row: Row) -> bytes:

@@ -94,7 +94,7 @@ async def messages(call: Call) -> object:
     rows = await call.broker.found(
         "peek",
         user=call.visitor.user,
-        vhost=call.names["vhost"],
+        vhost=await call.vhost(),
         name=call.names["queue"],
         state=wanted.state,
         first=wanted.first,

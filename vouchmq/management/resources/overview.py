@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.management.api.errors import not_found
+from vouchmq.management.api.listed import of_visitor
 from vouchmq.management.api.paging import Page, projected
 from vouchmq.management.api.rates import with_details
 from vouchmq.management.api.stats import OVERVIEW, depths, message_stats
@@ -27,6 +28,12 @@ EXCHANGE_TYPES: Final = (
     *("x-consistent-hash", "x-delayed-message", "x-message-deduplication"),
 )
 OBJECTS: Final = ("channels", "connections", "consumers", "exchanges", "queues")
+# Of which users who do not monitor see their own, and the listings that tell whose they are.
+OWNED: Final = {
+    "connections": "connections",
+    "channels": "channels",
+    "consumers": "consumer-details",
+}
 # What RabbitMQ's clients ask for, and this broker has had from the beginning.
 FEATURES: Final = (
     *("drop_unroutable_metric", "empty_basic_get_metric", "implicit_default_bindings"),
@@ -122,14 +129,14 @@ async def _seen_row(call: Call, row: Row) -> Row:
     """The totals of what a user may see; what is counted for the whole broker only is 0."""
     found: Row = dict.fromkeys(row, 0)
     for name, listing in (("queues", "queues"), ("exchanges", "exchanges")):
-        rows = [each for each in await call.broker.rows(listing) if call.may_see(each["vhost"])]
+        rows = await call.broker.rows(listing)
+        rows = [each for each in rows if call.visitor.may_enter(each["vhost"])]
         found[name] = len(rows)
         if name == "queues":
-            for column in ("messages", "messages_ready", "messages_unacknowledged", "consumers"):
+            for column in ("messages", "messages_ready", "messages_unacknowledged"):
                 found[column] = sum(each[column] for each in rows)
-    for listing in ("connections", "channels"):
-        rows = await call.broker.rows(listing)
-        found[listing] = sum(each["user"] == call.visitor.user for each in rows)
+    for name, listing in OWNED.items():
+        found[name] = len(of_visitor(call, await call.broker.rows(listing)))
     return {**found, "node": row["node"], "version": row["version"]}
 
 

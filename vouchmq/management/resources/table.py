@@ -40,11 +40,13 @@ def _one(path: str, get: Handler, summary: str, tags: frozenset[str] = ANY_TAG) 
     return Route(path, {"GET": get}, summary, tags)
 
 
-def _limits(path: str, names: str, get: Handler, put: Handler, delete: Handler) -> list[Route]:
-    """The routes of limits of one kind of owner."""
+def _limits(
+    path: str, names: str, listing: frozenset[str], get: Handler, put: Handler, delete: Handler
+) -> list[Route]:
+    """The routes of limits of one kind of owner, all of which need one of the tags `listing`."""
     tags = ADMINISTRATORS
     return [
-        _list(path, get, "limits"),
+        _list(path, get, "limits", listing),
         _list(f"{path}/{names}", get, "limits of one"),
         Route(
             f"{path}/{names}/{{name}}",
@@ -285,6 +287,7 @@ ACCOUNTS: Final = (
     *_limits(
         "/user-limits",
         "{user}",
+        ADMINISTRATORS,
         accounts.user_limits,
         accounts.put_user_limit,
         accounts.delete_user_limit,
@@ -292,6 +295,7 @@ ACCOUNTS: Final = (
     *_limits(
         "/vhost-limits",
         "{vhost}",
+        ANY_TAG,
         accounts.vhost_limits,
         accounts.put_vhost_limit,
         accounts.delete_vhost_limit,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from vouchmq.management.api.call import NO_CONTENT, changed
-from vouchmq.management.api.errors import not_found, refused
+from vouchmq.management.api.errors import not_found
 from vouchmq.management.api.paging import Page, projected
 from vouchmq.management.api.rates import with_details
 from vouchmq.management.api.stats import OVERVIEW, depths, message_stats
@@ -28,7 +28,7 @@ TOTALS: Final = "vhost-totals"
 async def vhosts(call: Call) -> object:
     """Those that the user may enter."""
     page = Page(call.query)
-    rows = [row for row in await call.broker.rows("vhosts") if call.may_see(row["name"])]
+    rows = [row for row in await call.broker.rows("vhosts") if call.visitor.may_see(row["name"])]
     rows.sort(key=lambda row: str(row["name"]))
     totals = {row["name"]: row for row in await call.broker.rows(TOTALS)}
     node = await node_of(call)
@@ -43,10 +43,8 @@ async def vhost(call: Call) -> object:
     name = call.names["name"]
     rows = await call.broker.rows("vhosts", name=name)
     totals = await call.broker.rows(TOTALS, name=name)
-    if not rows or not totals:
+    if not rows or not totals or not call.visitor.may_see(name):
         raise not_found()
-    if not call.may_see(name):
-        raise refused("User not authorised to access virtual host")
     return projected(_vhost(call, rows[0], totals[0], await node_of(call)), call.query)
 
 

@@ -1,6 +1,7 @@
 """Connections over HTTP, and how long a client may take: uvicorn's protocol with limits.
 
     a connection ─▶ too many of this address, or in all: 503, closed
+    what is no HTTP ─▶ 400, unless an answer is under way already; closed
     the head of a request ─▶ not there in time: 408, closed
     an answer that is not read ─▶ nothing of it has gone for a while: closed
 
@@ -26,6 +27,7 @@ BUSY: Final = (
     b"content-type: application/json\r\ncontent-length: 65\r\n\r\n"
     b'{"error":"service_unavailable","reason":"too many connections"}\r\n'
 )
+BAD_REQUEST: Final = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 TOO_SLOW: Final = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
 
@@ -89,6 +91,14 @@ class LimitedProtocol(H11Protocol):
         elif self._head_timer is None and not self.transport.is_closing():
             self._await_head()
 
+    def send_400_response(self, msg: str) -> None:
+        """What has come is no HTTP; an answer that has begun ends there."""
+        del msg
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is None or not cycle.response_started or self._is_answered(cycle):
+            self.transport.write(BAD_REQUEST)
+        self.transport.close()
+
     def pause_writing(self) -> None:
         """The client does not read as fast as it is answered."""
         super().pause_writing()
@@ -104,6 +114,11 @@ class LimitedProtocol(H11Protocol):
     def _is_answering(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle  # None until there is a first one
         return cycle is not None and not cycle.response_complete
+
+    @staticmethod
+    def _is_answered(cycle: RequestResponseCycle) -> bool:
+        """Whether a request is done with: what comes now is the next."""
+        return cycle.response_complete and not cycle.more_body
 
     def _await_head(self) -> None:
         self._head_timer = self.loop.call_later(self.limits.head_s, self._is_too_slow)

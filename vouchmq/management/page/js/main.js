@@ -167,7 +167,7 @@ async function load() {
       throw error;
     }
     // What was last seen stays, unless what it is about has gone.
-    app.problem = error.status === 404 ? "This does not exist, or not any more." : error.message;
+    app.problem = error.status === 404 ? "This does not exist, or not for this user." : error.message;
     if (error.status === 404 || error.status === 401) {
       app.data = null;
     }
