@@ -8,7 +8,7 @@ Spec: VHOST-01, VHOST-05, DURABLE-01
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic
 
 from vouchmq.server.broker import definitions as d
@@ -19,7 +19,7 @@ from vouchmq.server.broker.definitions_replay import apply_definition, definitio
 from vouchmq.server.broker.events import EventBus
 from vouchmq.server.broker.exchanges.routes import Later
 from vouchmq.server.broker.features.dedup import KeyWindow
-from vouchmq.server.broker.policy.engine import keep_features
+from vouchmq.server.broker.policy.engine import keep_features, take_all
 from vouchmq.server.broker.policy.policies import PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueSpec
 from vouchmq.server.broker.vhost import Q_co, VHost, remember_nothing
@@ -40,6 +40,7 @@ class Broker(Generic[Q_co]):
         new_window: Callable[[QueueSpec], KeyWindow | None] = remember_nothing,
         vhosts: dict[str, VHost[Q_co]] | None = None,
         later: Later | None = None,
+        in_slices: Callable[[Iterator[None]], None] = take_all,
         events: EventBus | None = None,
     ) -> None:
         """Make a broker without vhosts; the arguments are those of `VHost`.
@@ -62,6 +63,7 @@ class Broker(Generic[Q_co]):
         self._regulate = regulate
         self._new_window = new_window
         self._later = later
+        self._in_slices = in_slices
         self.events = EventBus() if events is None else events
         # 0 stands for "not stored", so ids begin at 1.
         self._free_queue_id = 1
@@ -187,6 +189,7 @@ class Broker(Generic[Q_co]):
             regulate=self._regulate,
             new_window=self._new_window,
             later=self._later,
+            in_slices=self._in_slices,
             events=self.events,
         )
         return vhost

@@ -53,7 +53,7 @@ from vouchmq.server.broker.names import (
     exchange_text,
     queue_text,
 )
-from vouchmq.server.broker.policy.engine import PolicyEngine, keep_features
+from vouchmq.server.broker.policy.engine import PolicyEngine, keep_features, take_all
 from vouchmq.server.broker.policy.policies import PolicyMatch
 from vouchmq.server.broker.queues.spec import QueueLike, QueueSpec
 from vouchmq.server.broker.queues.types import check_properties, require_same_queue
@@ -101,6 +101,7 @@ class VHost(Generic[Q_co]):
         regulate: Callable[[Q_co, PolicyMatch], None] = keep_features,
         new_window: Callable[[QueueSpec], KeyWindow | None] = remember_nothing,
         later: Later | None = None,
+        in_slices: Callable[[Iterator[None]], None] = take_all,
         events: EventBus | None = None,
     ) -> None:
         """Make the vhost with its predeclared exchanges, logging nothing.
@@ -109,7 +110,8 @@ class VHost(Generic[Q_co]):
         the LSN. `random_name` gives 22 base64url characters that nobody can guess. `regulate`
         gives a queue what it is to have under its policies. `new_window` makes the keys of a
         de-duplicating exchange, given what the journal knows them by. `later` calls what it is
-        given in the next turn. `events` is told what comes and goes.
+        given in the next turn, `in_slices` takes steps, the first of them now and the others in
+        later turns. `events` is told what comes and goes.
 
         Spec: EXCH-02, QUEUE-02, QUEUE-25
         """
@@ -133,11 +135,9 @@ class VHost(Generic[Q_co]):
         self.default_queue_type = ""
         self.description = ""
         self.tags: list[str] = []
-        self.is_protected = False
-        self.is_deleted = False
+        self.is_protected = self.is_deleted = False
         self._new_queue = new_queue
-        self._define = define
-        self._drop_queue = drop_queue
+        self._define, self._drop_queue = define, drop_queue
         self._next_queue_id = next_queue_id
         self._random_name = random_name
         self._relaxed_redeclare = relaxed_redeclare
@@ -146,7 +146,7 @@ class VHost(Generic[Q_co]):
         self._key_specs: dict[str, QueueSpec] = {}
         self._owned: dict[object, dict[str, None]] = {}
         self.policy_engine: PolicyEngine[Q_co] = PolicyEngine(
-            self, regulate, self._log, self._add_delay_queue
+            self, regulate, self._log, self._add_delay_queue, in_slices
         )
 
     @property

@@ -353,6 +353,8 @@ def _setting_policies(
         yield
     if is_file:
         _drop_old_policies(broker, content)
+    for one in list(broker.vhosts.values()):
+        yield from one.policy_engine.settling()
 
 
 def _drop_old_policies(broker: Broker[QueueLike], content: Content) -> None:

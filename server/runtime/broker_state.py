@@ -94,6 +94,8 @@ class BrokerState:
         """
         data_directory = self._broker.data_directory
         self._write_rejection.define(data_directory.begin(recovered_lsn, random_token))
+        for vhost in self._broker.vhosts.values():
+            vhost.policy_engine.complete()
         self._journal.learn_definitions()
 
     def _restore_messages(self, recovered: Recovered, queues: dict[int, Queue]) -> None:

@@ -450,6 +450,7 @@ class BrokerRuntime:
             new_window=factory.new_window,
             vhosts=vhosts,
             later=self.turn.later,
+            in_slices=lambda steps: self.context.budget.go_through(steps),
             events=self.events,
         )
 

@@ -12,10 +12,11 @@ Spec: LIMIT-23
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 # One connection's share of a turn. A method is not interrupted, so it may take longer.
 SLICE_S: Final = 0.004
@@ -86,6 +87,28 @@ class WorkBudget:
             self.put_off(job)
             return
         job()
+
+    def go_through(self, steps: Iterator[None]) -> None:
+        """Take steps now until a slice is used up, those that are left in later turns.
+
+        Whoever has others take steps within its own slice keeps it.
+        """
+        began_at, ends_at = self.began_at, self._ends_at
+        self.begin()
+        try:
+            self._take(steps)
+        finally:
+            self.began_at, self._ends_at = began_at, ends_at
+
+    def _take(self, steps: Iterator[None]) -> None:
+        for _ in steps:
+            if self.is_over():
+                self.put_off(partial(self._go_on, steps))
+                return
+
+    def _go_on(self, steps: Iterator[None]) -> None:
+        self.begin()
+        self._take(steps)
 
     def _end_soon(self) -> None:
         self._soon_until = 0.0

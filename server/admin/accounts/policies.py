@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from vouchmq.server.admin.accounts.administration import Administration
     from vouchmq.server.admin.commands import ControlCommands, Reply
     from vouchmq.server.broker.features.options import Value
+    from vouchmq.server.broker.policy.engine import PolicyEngine
+    from vouchmq.server.broker.queues.api import Queue
 
 log = structlog.get_logger(__name__)
 
@@ -132,7 +134,7 @@ class PolicyCommands:
             priority=asked.priority,
             definition=definition,
         )
-        self._administration.answer(reply, lsn, created=before is None)
+        self._answer(reply, engine, lsn, created=before is None)
 
     def _delete_user_policy(self, asked: PolicyArguments, reply: Reply) -> None:
         self._administration.begin(asked, POLICYMAKER, vhost=asked.vhost)
@@ -154,7 +156,14 @@ class PolicyCommands:
             name=asked.name,
             is_operator=is_operator,
         )
-        self._administration.answer(reply, lsn)
+        self._answer(reply, engine, lsn)
+
+    def _answer(self, reply: Reply, engine: PolicyEngine[Queue], lsn: int, **facts: Any) -> None:
+        """Answer once the policies are in force everywhere, and the record is on disk."""
+        administration = self._administration
+        administration.in_slices(
+            engine.settling(), lambda: administration.answer(reply, lsn, **facts)
+        )
 
     # Parameters
 

@@ -21,7 +21,7 @@ from tests.unit.server.runtime.budgeted import GET, LOOKS, TICK_S, opened, said
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.server.edge import app
 from vouchmq.server.edge.app import in_slices
-from vouchmq.server.runtime.work_budget import TURN_S, WorkBudget
+from vouchmq.server.runtime.work_budget import SLICE_S, TURN_S, WorkBudget
 
 if TYPE_CHECKING:
     from tests.unit.server.in_memory import Client
@@ -373,6 +373,12 @@ class Jobs:
 
         return work
 
+    def steps(self, names: str, *, takes_s: float) -> Iterator[None]:
+        """Work in steps."""
+        for name in names:
+            self.job(name, takes_s=takes_s)()
+            yield
+
     def turn(self) -> list[str]:
         """What is done in the next turn that does anything."""
         self.done.clear()
@@ -408,6 +414,32 @@ def test_sockets_are_read_before_anything_goes_on() -> None:
     (second,) = jobs.scheduled
     second()
     assert jobs.done == ["a"]
+
+
+class TestSteps:
+    """Work that goes through very many things."""
+
+    def test_a_slice_of_them_in_each_turn(self) -> None:
+        jobs = Jobs()
+        jobs.budget.go_through(jobs.steps("abcdef", takes_s=SLICE_S / 2))
+        assert jobs.done == ["a", "b"]
+        assert [jobs.turn(), jobs.turn(), jobs.turn()] == [["c", "d"], ["e", "f"], []]
+
+    def test_others_go_on_in_between(self) -> None:
+        jobs = Jobs()
+        jobs.budget.go_through(jobs.steps("abc", takes_s=SLICE_S))
+        jobs.budget.put_off(jobs.job("other"))
+        assert jobs.turn() == ["b", "other"]
+        assert jobs.turn() == ["c"]
+
+    def test_who_takes_them_in_its_own_slice_keeps_what_is_left_of_that(self) -> None:
+        """Or a list of such tasks would never be interrupted."""
+        jobs = Jobs()
+        jobs.budget.begin()
+        jobs.budget.go_through(jobs.steps("a", takes_s=SLICE_S / 2))
+        assert not jobs.budget.is_over()
+        jobs.budget.go_through(jobs.steps("b", takes_s=SLICE_S / 2))
+        assert jobs.budget.is_over()
 
 
 def test_what_takes_too_long_is_done_all_the_same() -> None:
