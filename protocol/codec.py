@@ -42,7 +42,7 @@ from vouchmq.protocol.fields import (
     encode_shortstr,
     encode_table,
 )
-from vouchmq.protocol.text import decode_text, describe_octets, encode_text
+from vouchmq.protocol.text import decode_text, describe_octets, encode_text, is_utf8
 
 
 class Command(NamedTuple):
@@ -50,7 +50,8 @@ class Command(NamedTuple):
 
     The attributes of `method` are those of pamqp's class, except that its table attribute, if it
     has one, is always empty: the typed table is in `arguments` ({} for a method without one).
-    Strings, longstr included, are `str` with surrogate escapes; delivery tags are unsigned.
+    Strings are `str`; those of a longstr, and the names of basic.publish, with surrogate escapes.
+    Delivery tags are unsigned.
     Commands are read only: equal ones may be one object.
     """
 
@@ -149,11 +150,12 @@ def decode_method(payload: bytes) -> Command:
     """The method in the payload of a frame of type 1.
 
     Raises:
-        FrameError: 501, arguments too short, too long or undecodable.
+        FrameError: 501, arguments too short, too long or undecodable; without ids, a shortstr
+            that is no UTF-8.
         NotImplementedByBroker: 540, there is no such method.
         CommandInvalid: 503, only the broker may send it.
 
-    Spec: FRAME-15, FRAME-16, FRAME-17
+    Spec: FRAME-15, FRAME-16, FRAME-17, FRAME-57
     """
     known = _decoded.get(payload) if len(payload) <= _REPEATED_OCTETS else None
     if known is not None:
@@ -170,6 +172,9 @@ def decode_method(payload: bytes) -> Command:
         arguments = _decode_arguments(method, plan.arguments, payload)
     except (FrameError, ValueError, struct.error) as error:
         raise cannot_decode(payload[c.METHOD_PAYLOAD_MIN_SIZE :], ids) from error
+    # Routing keys may be any bytes, as in RabbitMQ; whoever publishes to a name makes none.
+    if ids != c.BASIC_PUBLISH:
+        _require_utf8(method, plan.arguments)
     command = Command(method, ids, arguments)
     if ids in _REPEATED and len(payload) <= _REPEATED_OCTETS:
         if len(_decoded) >= _REPEATED_COUNT:
@@ -211,6 +216,19 @@ def _decode_arguments(
     if offset != size:
         raise ValueError("octets left over")
     return table
+
+
+def _require_utf8(method: base.Frame, arguments: tuple[tuple[str, str], ...]) -> None:
+    """Refuse names, routing keys and tags that are no UTF-8.
+
+    Raises:
+        FrameError: 501, without ids: on a channel no method is at fault.
+
+    Spec: FRAME-57
+    """
+    for name, kind in arguments:
+        if kind == "shortstr" and not is_utf8(getattr(method, name)):
+            raise FrameError("Malformed UTF-8 in shortstr")
 
 
 def _number_decoder(form: str) -> Callable[[bytes, int], tuple[int, int]]:

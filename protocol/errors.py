@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from vouchmq.protocol.constants import Ids
-from vouchmq.protocol.text import cut_to_shortstr, snippet
+from vouchmq.protocol.text import cut_to_shortstr, shown, snippet
 
 
 class AmqpError(Exception):
@@ -46,7 +46,7 @@ class AmqpError(Exception):
 
         Spec: GEN-03
         """
-        return cut_to_shortstr(f"{self.name} - {self.text}")
+        return cut_to_shortstr(shown(f"{self.name} - {self.text}"))
 
     def __str__(self) -> str:
         return self.reply_text

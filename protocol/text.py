@@ -1,7 +1,9 @@
-"""Text on the wire: strings that need not be UTF-8, and octets shown in error texts.
+"""Text on the wire: strings that need not be UTF-8, and how they are shown.
 
 Names come in as any octets. Those that are no UTF-8 become surrogate escapes, so that a name is a
-`str` everywhere in the broker and still leaves it octet for octet as it came.
+`str` everywhere in the broker and still leaves it octet for octet as it came. No JSON, metric, log
+or terminal can hold such a `str`: whatever a client has said and somebody else reads goes through
+`shown`, or `shown_values`, first.
 """
 
 from __future__ import annotations
@@ -27,6 +29,41 @@ def encode_text(text: str) -> bytes:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         return text.encode("utf-8", "replace")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a decoded text came from octets that are UTF-8."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shown(text: str) -> str:
+    r"""A text as it can be written everywhere: octets that are no UTF-8 become `\xff`.
+
+    Spec: FRAME-58
+    """
+    return text if is_utf8(text) else encode_text(text).decode("utf-8", "backslashreplace")
+
+
+def shown_values(value: object) -> object:
+    """Plain data of any depth, keys included, with each text as `shown` gives it.
+
+    Spec: FRAME-58
+    """
+    if isinstance(value, str):
+        return shown(value)
+    if isinstance(value, dict):
+        return {shown_values(key): shown_values(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [shown_values(each) for each in value]
+    if isinstance(value, tuple):
+        return tuple(shown_values(each) for each in value)
+    return value
 
 
 def cut_octets(octets: bytes) -> bytes:

@@ -179,6 +179,7 @@ ROOMS: Final[dict[str, Room]] = {
         (
             *(
                 "vouchmq.management",
+                "vouchmq.protocol.text",
                 "vouchmq.server.admin.frames",
                 "vouchmq.server.edge.control.client",
             ),

@@ -453,3 +453,79 @@ def large_header_is_whole(stage: Stage) -> None:
     got = reader.get(queue)
     equal(got.headers, {"pad": "p" * 20000}, "headers")
     equal(got.body, b"x", "body")
+
+
+# --- texts that are no UTF-8 --------------------------------------------------------------
+
+_NOT_UTF8: Final = b"a\xff\xfe".decode("utf-8", "surrogateescape")
+
+
+def _malformed(method: str, arguments: dict[str, str], stage: Stage) -> None:
+    connection = stage.connect()
+    connection.channel()
+    text = "FRAME_ERROR - Malformed UTF-8 in shortstr"
+    with connection.hard(501, text):
+        connection.send(wire.method(1, method, **arguments))
+
+
+for _method, _arguments in (
+    ("exchange.declare", ("exchange", "type")),
+    ("exchange.delete", ("exchange",)),
+    ("exchange.bind", ("destination", "source", "routing_key")),
+    ("exchange.unbind", ("destination", "source", "routing_key")),
+    ("queue.declare", ("queue",)),
+    ("queue.bind", ("queue", "exchange", "routing_key")),
+    ("queue.unbind", ("queue", "exchange", "routing_key")),
+    ("queue.purge", ("queue",)),
+    ("queue.delete", ("queue",)),
+    ("basic.consume", ("queue", "consumer_tag")),
+    ("basic.cancel", ("consumer_tag",)),
+    ("basic.get", ("queue",)),
+    ("channel.close", ("reply_text",)),
+):
+    for _argument in _arguments:
+        case("FRAME-57", says=f"{_method}: a {_argument} that is no UTF-8 is hard 501", mark="≡4")(
+            partial(_malformed, _method, {_argument: _NOT_UTF8})
+        )
+
+
+@case("FRAME-57", says="on channel 0 the ids of the method are told", mark="≡4")
+def malformed_close(stage: Stage) -> None:
+    connection = stage.connect()
+    text = "FRAME_ERROR - Malformed UTF-8 in shortstr"
+    with connection.hard(501, text, "connection.close"):
+        connection.send(wire.method(0, "connection.close", reply_text=_NOT_UTF8))
+
+
+@case("FRAME-57", says="a routing key that is no UTF-8 is published and comes back as it was")
+def odd_routing_key(stage: Stage) -> None:
+    channel = stage.channel()
+    queue = stage.queue(channel)
+    channel.call("queue.bind", queue=queue, exchange="amq.fanout")
+    channel.publish("amq.fanout", _NOT_UTF8, "x")
+    channel.holds(queue, 1)
+    equal(channel.get(queue).text("routing_key"), _NOT_UTF8, "routing key")
+
+
+@case("FRAME-57", says="values and keys of arguments may be any octets")
+def odd_arguments(stage: Stage) -> None:
+    channel = stage.channel()
+    queue = stage.name("odd")
+    arguments = Raw(b"\0\0\0\x0a\x03a\xff\xfeS\0\0\0\x01\xff")
+    channel.call("queue.declare", queue=queue, arguments=arguments)
+    channel.holds(queue, 0)
+
+
+@case("FRAME-58", says="a reply text shows octets that are no UTF-8 as \\xNN", mark="≠")
+def shown_in_reply_text(stage: Stage) -> None:
+    channel = stage.channel()
+    queue = stage.queue(channel)
+    entry = b"\x16x-dead-letter-exchangeS\0\0\0\x03a\xff\xfe"
+    text = (
+        f"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for "
+        f"{stage.the_queue(queue)}: received the value 'a\\xff\\xfe' of type 'longstr' but "
+        "current is none"
+    )
+    with channel.soft(406, text, "queue.declare"):
+        arguments = Raw(struct.pack(">I", len(entry)) + entry)
+        channel.send("queue.declare", queue=queue, arguments=arguments)

@@ -12,6 +12,10 @@ A connection carries any number of requests, one after the other; each is answer
 the next one is looked at. Rows are arrays: naming every column in every row would cost the broker
 three times as much. Numbers, text, bytes and maps arrive as what they were.
 
+A name may hold bytes that are no UTF-8, which no text of MessagePack can. An answer has it as it is
+shown, so that whoever gets answers can write them anywhere; a request has its bytes, as an
+extension, so that what has such a name can be named.
+
 Must not know sockets, nor any command.
 """
 
@@ -19,7 +23,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import DecodeError, msgpack
+from msgspec import msgpack, to_builtins
+
+from vouchmq.protocol.text import decode_text, encode_text, is_utf8, shown, shown_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,8 +34,18 @@ LENGTH_BYTES: Final = 4
 MOST_BYTES: Final = 160 * 1024 * 1024
 """Of one frame: more than the largest message (128 MiB) that may be published over it."""
 
+_TEXT: Final = 1
+"""The extension: the bytes of a text that is no UTF-8."""
+
+
+def _extension(code: int, data: memoryview) -> str:
+    if code != _TEXT:
+        raise ValueError(f"an extension {code}")
+    return decode_text(bytes(data))
+
+
 _encode: Final = msgpack.Encoder().encode
-_decode: Final = msgpack.Decoder(dict[str, Any]).decode
+_decode: Final = msgpack.Decoder(dict[str, Any], ext_hook=_extension).decode
 
 
 class BadFrame(ValueError):  # noqa: N818 - the frame is what is bad
@@ -37,9 +53,35 @@ class BadFrame(ValueError):  # noqa: N818 - the frame is what is bad
 
 
 def frame(content: Mapping[str, object]) -> bytes:
-    """One frame. Structs are encoded as their fields, those that are array-like as arrays."""
-    body = _encode(content)
+    """One frame of an answer. Structs are encoded as their fields, array-like ones as arrays.
+
+    Spec: FRAME-58
+    """
+    try:
+        body = _encode(content)
+    except UnicodeEncodeError:
+        body = _encode(shown_values(to_builtins(content, builtin_types=(bytes,))))
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def request_frame(content: Mapping[str, object]) -> bytes:
+    """One frame of a request, in which texts may be any bytes; see `decode_text`."""
+    try:
+        body = _encode(content)
+    except UnicodeEncodeError:
+        body = _encode(_exact(content))
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def _exact(value: object) -> object:
+    if isinstance(value, str):
+        return value if is_utf8(value) else msgpack.Ext(_TEXT, encode_text(value))
+    if isinstance(value, dict):
+        # Of an object only the values: no name of an argument can be an extension.
+        return {shown(key): _exact(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_exact(each) for each in value]
+    return value
 
 
 class FrameReader:
@@ -76,7 +118,7 @@ class FrameReader:
         del self._bytes[:end]
         try:
             return _decode(body)
-        except DecodeError as error:
+        except ValueError as error:
             raise BadFrame(str(error)) from None
 
     def __iter__(self) -> Iterator[dict[str, Any]]:

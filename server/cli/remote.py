@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from vouchmq.server.admin.frames import BadFrame, FrameReader, frame
+from vouchmq.server.admin.frames import BadFrame, FrameReader, request_frame
 from vouchmq.server.cli.client import EXIT_NO_BROKER, EXIT_REFUSED, Listing, Refused
 from vouchmq.server.cli.program import EXIT_MISTAKE, CommandFailed
 from vouchmq.server.settings.settings import URL_VARIABLES
@@ -121,7 +121,7 @@ class RemoteBroker:
             "Authorization": f"Basic {base64.b64encode(login).decode()}",
             "Content-Type": MEDIA_TYPE,
         }
-        request = frame({"command": command, **arguments})
+        request = request_frame({"command": command, **arguments})
         connection.request("POST", self._address.prefix + PATH, request, headers)
         response = connection.getresponse()
         if response.status != OK or response.getheader("content-type") != MEDIA_TYPE:

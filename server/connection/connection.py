@@ -345,6 +345,7 @@ class Connection:
             ids = method_ids(payload)
             if ids in KNOWN_METHODS and not is_expected(self.state, ids):
                 return
+            self._ids = ids
         elif self.outbox.blocked and method_ids(payload) not in SETTLES_OR_ENDS:
             self._inbound.pause_before((METHOD, number, payload), UNSENT)
             return

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from vouchmq.protocol.fields import Field, as_text
-from vouchmq.protocol.text import decode_text
+from vouchmq.protocol.fields import Field
+from vouchmq.protocol.text import decode_text, shown, shown_values
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.definitions.file import APPLIED_FILE, OPERATOR_POLICY, VHOST_LIMITS
 from vouchmq.server.version import VERSION
@@ -48,9 +48,9 @@ def exported(broker: Broker[QueueLike]) -> tuple[str, list[str]]:
         if _is_json(row):
             rows[kind].append(row)
         else:
-            left_out.append(f"{kind}: {row}")
+            left_out.append(shown(f"{kind}: {row}"))
     document: Row = {"product_name": PRODUCT, "product_version": VERSION, **rows}
-    return json.dumps(document, indent=1, allow_nan=False) + "\n", left_out
+    return json.dumps(shown_values(document), indent=1, allow_nan=False) + "\n", left_out
 
 
 def exporting(
@@ -230,7 +230,7 @@ def _bindings(vhost: VHost[QueueLike]) -> Iterator[Row]:
 
 
 def plain_table(table: Table) -> Row:
-    """A field table as an object of JSON."""
+    """A field table as an object of JSON; texts that are no UTF-8 are still to be shown."""
     return {name: _plain(value) for name, value in table.items()}
 
 
@@ -238,7 +238,7 @@ def _plain(field: Field) -> object:
     """A value as JSON has it: integers of all widths are one, octets become a text."""
     value = field.value
     if isinstance(value, bytes):
-        return as_text(field) or decode_text(value)
+        return decode_text(value)
     if isinstance(value, dict):
         return plain_table(value)
     if field.kind == "D" and isinstance(value, tuple):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, TextIO
 
 import structlog
 
+from vouchmq.protocol.text import shown, shown_values
+
 if TYPE_CHECKING:
     from structlog.typing import EventDict, ExcInfo, Processor, WrappedLogger
 
@@ -41,6 +43,7 @@ def _processors(is_human: bool, *, colours: bool) -> list[Processor]:
         return [
             *shared,
             structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S.%f", utc=False),
+            _show_values,
             _escape_values,
             structlog.dev.ConsoleRenderer(
                 colors=colours, pad_event_to=24, exception_formatter=_write_traceback
@@ -53,7 +56,7 @@ def _processors(is_human: bool, *, colours: bool) -> list[Processor]:
         structlog.processors.ExceptionRenderer(
             structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
         ),
-        # Names may be octets that are no UTF-8; \udcff survives only escaped.
+        _show_values,
         structlog.processors.JSONRenderer(ensure_ascii=True),
     ]
 
@@ -64,7 +67,7 @@ def printable(text: str) -> str:
         return text
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode("ascii")
-        for each in text
+        for each in shown(text)
     )
 
 
@@ -76,6 +79,14 @@ class _Escaped:
 
     def __repr__(self) -> str:
         return repr(self._text)
+
+
+def _show_values(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
+    """Texts of an event as they can be written: names may be bytes that are no UTF-8."""
+    for key, value in event.items():
+        if key != "exc_info":
+            event[key] = shown_values(value)
+    return event
 
 
 def _escape_values(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:

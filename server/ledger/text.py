@@ -11,6 +11,8 @@ from json import dumps
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
+from vouchmq.protocol.text import shown
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
@@ -73,7 +75,7 @@ def pairs_text(pairs: Iterable[tuple[int, int]]) -> str:
 
 def quoted(text: str) -> str:
     """A text as JSON, in ASCII: a line has as many octets as characters."""
-    return dumps(text)
+    return dumps(shown(text))
 
 
 def file_name_part(text: str) -> str:

@@ -18,7 +18,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -283,7 +283,12 @@ def id_in(properties: bytes) -> str:
 
 
 def _quoted(text: str) -> str:
-    return f'"{text}"' if _PLAIN.fullmatch(text) else json.dumps(text)
+    if _PLAIN.fullmatch(text):
+        return f'"{text}"'
+    # As the broker's ledger writes an id of bytes that are no UTF-8: the two are compared.
+    with suppress(UnicodeEncodeError):
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return json.dumps(text)
 
 
 def _write_all(file: int, data: bytes) -> None:

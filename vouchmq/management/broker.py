@@ -16,7 +16,7 @@ import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.server.admin.frames import FrameReader, frame
+from vouchmq.server.admin.frames import FrameReader, request_frame
 from vouchmq.server.edge.control.client import short_address
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _request(command: str, arguments: Mapping[str, object]) -> bytes:
         CommandRefused: there is a value in it that no frame can have
     """
     try:
-        return frame({"command": command, **arguments})
+        return request_frame({"command": command, **arguments})
     except OverflowError:
         raise CommandRefused(f"{command}: an integer does not fit into 64 bits", 400, {}) from None
     except RecursionError:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from vouchmq.protocol.text import shown
 from vouchmq.spark.columns import ALL, KINDS
 from vouchmq.spark.properties import PropertyReader
 from vouchmq.spark.sink.property_edit import RawPropertiesError, edited, without_stream_offset
@@ -128,12 +129,7 @@ def _texts(values: Sequence[str]) -> pa.Array:
             return pa.repeat(pa.scalar(values[0], pa.string()), len(values))
         return pa.array(values, pa.string())
     except UnicodeEncodeError:
-        return pa.array([_readable(value) for value in values], pa.string())
-
-
-def _readable(text: str) -> str:
-    """Names need not be UTF-8 on the wire; octets that are not become `\\xNN`."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return pa.array([shown(value) for value in values], pa.string())
 
 
 def _typed_array(items: list[Typed]) -> pa.Array:

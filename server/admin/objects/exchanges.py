@@ -14,8 +14,9 @@ from msgspec import field
 from pamqp import commands as amqp
 
 from vouchmq.protocol.errors import NotFound
+from vouchmq.protocol.text import shown_values
 from vouchmq.server.admin.audit import Changing, who
-from vouchmq.server.admin.objects.values import named, short, table_of
+from vouchmq.server.admin.objects.values import named, new_name, short, table_of
 from vouchmq.server.broker.exchanges.bindings import Binding
 from vouchmq.server.broker.names import exchange_text
 from vouchmq.server.definitions.export import plain_table
@@ -90,7 +91,7 @@ class ExchangeCommands:
         commands.register("delete binding", BindingArguments, self._unbind)
 
     def _put(self, asked: PutExchange, reply: Reply) -> None:
-        short(name=asked.name, type=asked.type)
+        new_name(name=asked.name, type=asked.type)
         table = table_of(asked.arguments)
         vhost = self._operator.vhost(asked.vhost)
         is_new = asked.name not in vhost.exchanges
@@ -125,6 +126,7 @@ class ExchangeCommands:
     def _bind(self, asked: BindingArguments, reply: Reply) -> None:
         vhost = self._operator.vhost(asked.vhost)
         table = _checked(asked)
+        new_name(routing_key=asked.routing_key)
         is_new = vhost.bindings.find(_binding(asked, table).identity) is None
 
         def made() -> Mapping[str, object]:
@@ -185,7 +187,7 @@ def found(vhost: VHost[Queue], asked: BindingArguments) -> Binding | None:
     for link in vhost.bindings.links_to(asked.destination_type, asked.destination):
         for each in link.bindings.values() if link.source == asked.source else ():
             is_same = each.routing_key == asked.routing_key
-            if is_same and plain_table(each.arguments) == asked.arguments:
+            if is_same and shown_values(plain_table(each.arguments)) == asked.arguments:
                 return each
     return None
 

@@ -18,7 +18,7 @@ from vouchmq.protocol.fields import decode_shortstr
 from vouchmq.server.admin.audit import Changing, who
 from vouchmq.server.admin.commands import CommandRefused
 from vouchmq.server.admin.objects.operator import hear_nothing
-from vouchmq.server.admin.objects.values import named, short, table_of
+from vouchmq.server.admin.objects.values import named, new_name, short, table_of
 from vouchmq.server.broker.names import queue_text
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class QueueCommands:
         commands.register("resume queue", QueueArguments, self._resume)
 
     def _put(self, asked: PutQueue, reply: Reply) -> None:
-        short(name=asked.name)
+        new_name(name=asked.name)
         table = table_of(asked.arguments)
         vhost = self._operator.vhost(asked.vhost)
         is_new = asked.name not in vhost.queues

@@ -20,7 +20,7 @@ from vouchmq.protocol.property_layout import (
     TIMESTAMP_VALUE,
 )
 from vouchmq.protocol.runs import CONTENT_HEADER, FRAME_HEADER, NOTES_FRAME, SIZE
-from vouchmq.protocol.text import encode_text
+from vouchmq.protocol.text import encode_text, is_utf8
 from vouchmq.server.admin.commands import CommandRefused
 from vouchmq.server.definitions.arguments import arguments_of
 from vouchmq.server.definitions.export import plain_table
@@ -52,6 +52,18 @@ def short(**texts: str) -> None:
     for name, text in texts.items():
         if len(encode_text(text)) > LONGEST_BYTES:
             raise CommandRefused(f"{name}: more than {LONGEST_BYTES} bytes")
+
+
+def new_name(**texts: str) -> None:
+    """Refuse what no client could have in a declaration or a binding (FRAME-57).
+
+    Raises:
+        CommandRefused: one is longer than 255 bytes, or no UTF-8
+    """
+    short(**texts)
+    for name, text in texts.items():
+        if not is_utf8(text):
+            raise CommandRefused(f"{name}: not UTF-8: {text}")
 
 
 def named(method: M, **names: str) -> M:

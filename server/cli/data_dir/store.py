@@ -19,6 +19,7 @@ from typing import Final, TextIO
 from vouchmq.protocol.errors import AmqpError
 from vouchmq.protocol.fields import Field, decode_shortstr, render
 from vouchmq.protocol.properties import Properties
+from vouchmq.protocol.text import shown_values
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.cli.data_dir.store_names import Names, clean
 from vouchmq.server.cli.tables import print_table
@@ -100,7 +101,7 @@ def check(directory: Path, *, as_json: bool, out: TextIO | None = None) -> int:
     try:
         found = look(directory)
         if as_json:
-            print(json.dumps(_document(found), indent=2), file=out)
+            print(json.dumps(shown_values(_document(found)), indent=2), file=out)
         else:
             _print_found(found, out)
     except BrokenPipeError:
@@ -398,7 +399,7 @@ def _plain(value: object) -> object:
 
 def _print_message(message: dict[str, object], as_json: bool, out: TextIO) -> None:
     if as_json:
-        print(json.dumps(message, default=bytes.hex), file=out)
+        print(json.dumps(shown_values(message), default=bytes.hex), file=out)
     else:
         print(" ".join(_words(message)), file=out)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from vouchmq.protocol.fields import encode_table
+from vouchmq.protocol.text import shown
 from vouchmq.server.broker import definitions as d
 
 if TYPE_CHECKING:
@@ -99,5 +100,5 @@ def _key(binding: d.Bound | d.Unbound) -> tuple[str, str, str, str, str, bytes]:
 
 def clean(text: str) -> str:
     """Text that may go to any terminal: no control characters, no lone surrogates."""
-    octets = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return octets if octets.isprintable() else repr(octets)[1:-1]
+    text = shown(text)
+    return text if text.isprintable() else repr(text)[1:-1]

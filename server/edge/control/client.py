@@ -11,7 +11,7 @@ import socket
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.server.admin.frames import FrameReader, frame
+from vouchmq.server.admin.frames import FrameReader, request_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def ask_rows(
             peer.settimeout(limit_s)
             with short_address(directory) as address:
                 peer.connect(address)
-            peer.sendall(frame({"command": command, **arguments}))
+            peer.sendall(request_frame({"command": command, **arguments}))
             yield from _answers(peer)
     except (OSError, ValueError) as error:
         why = error.strerror or str(error) if isinstance(error, OSError) else str(error)

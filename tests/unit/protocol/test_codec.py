@@ -23,6 +23,10 @@ from vouchmq.protocol.fields import Field, boolean, encode_table, longstr
 HARD_NAMES = ["a/b", "with space", "100%", "€", "x" * 255, "\udcff\udcfe", ""]
 
 
+METHODS: list[type[base.Frame]] = [*commands.INDEX_MAPPING.values(), AccessRequest]
+FROM_CLIENTS = [each for each in METHODS if divmod(each.index, 0x10000) not in codec.SERVER_ONLY]
+
+
 def payload_of(method: base.Frame) -> bytes:
     """The payload of the frame that pamqp makes of `method`."""
     return pamqp_frame.marshal(method, 1)[7:-1]
@@ -31,6 +35,21 @@ def payload_of(method: base.Frame) -> bytes:
 def short(text: bytes) -> bytes:
     """A shortstr."""
     return bytes((len(text),)) + text
+
+
+def arguments_with(method_class: type[base.Frame], texts: list[bytes]) -> bytes:
+    """The arguments of a method: these as its texts, all else is zero."""
+    parts: list[bytes] = []
+    was_bit = False
+    for name, text in zip(method_class.attributes(), texts, strict=True):
+        kind = method_class.amqp_type(name)
+        if kind == "shortstr":
+            parts.append(short(text))
+        elif kind != "bit" or not was_bit:
+            sizes = {"bit": 1, "octet": 1, "short": 2, "longlong": 8}
+            parts.append(bytes(sizes.get(kind, 4)))
+        was_bit = kind == "bit"
+    return b"".join(parts)
 
 
 def arguments_of(octets: bytes) -> dict[str, object]:
@@ -75,6 +94,34 @@ class TestDecoding:
             "ticket": 1, "exchange": name, "routing_key": name, "mandatory": True,
             "immediate": True,
         }  # fmt: skip
+
+    @pytest.mark.parametrize("method_class", FROM_CLIENTS, ids=lambda each: each.name)
+    def test_a_name_that_is_no_utf8_is_refused(self, method_class: type[base.Frame]) -> None:
+        """FRAME-57: in each shortstr of each method but basic.publish, as RabbitMQ 4.3 does it."""
+        names = method_class.attributes()
+        texts = [name for name in names if method_class.amqp_type(name) == "shortstr"]
+        for bad in [None, *texts]:
+            values = [b"a\xff\xfe" if name == bad else b"b" for name in names]
+            payload = struct.pack(">I", method_class.index) + arguments_with(method_class, values)
+            if bad is None or method_class is commands.Basic.Publish:
+                assert codec.decode_method(payload).ids == divmod(method_class.index, 0x10000)
+                continue
+            with pytest.raises(FrameError) as caught:
+                codec.decode_method(payload)
+            assert caught.value.reply_text == "FRAME_ERROR - Malformed UTF-8 in shortstr"
+            assert caught.value.ids is None
+            with pytest.raises(FrameError, match="cannot decode"):
+                codec.decode_method(payload + b"\0")
+
+    @pytest.mark.parametrize(
+        "octets", [b"\xed\xa0\x80", b"\xc0\x80", b"\xf4\x90\x80\x80", b"a" * 200 + b"\xe2\x82"]
+    )
+    def test_surrogates_and_cut_characters_are_no_utf8(self, octets: bytes) -> None:
+        """FRAME-57."""
+        with pytest.raises(FrameError, match="Malformed UTF-8"):
+            codec.decode_method(b"\x00\x3c\x00\x1e" + short(octets) + b"\0")
+        for fine in (b"a\0b", "\uffff".encode()):
+            codec.decode_method(b"\x00\x3c\x00\x1e" + short(fine) + b"\0")
 
     def test_reserved_fields_may_hold_anything(self) -> None:
         """CONN-46: pamqp's constructor refuses them."""

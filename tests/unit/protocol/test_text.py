@@ -10,6 +10,8 @@ from vouchmq.protocol.text import (
     decode_text,
     describe_octets,
     encode_text,
+    shown,
+    shown_values,
 )
 
 
@@ -20,6 +22,17 @@ def test_octets_that_are_not_utf8_survive_as_text() -> None:
 
 def test_a_surrogate_that_came_from_no_octet_becomes_a_question_mark() -> None:
     assert encode_text("a\ud800b") == b"a?b"
+
+
+def test_what_is_shown_can_be_written_and_read_everywhere() -> None:
+    """FRAME-58: also a name that holds what no UTF-8 can, wherever it stands in an answer."""
+    octets = bytes(range(256))
+    name = decode_text(octets)
+    text = shown(name)
+    assert text == octets[:128].decode() + "".join(f"\\x{each:02x}" for each in range(128, 256))
+    assert shown("ü€\\xff") == "ü€\\xff"
+    value = {name: [name, 1, (name, {"k": name}), octets, None]}
+    assert shown_values(value) == {text: [text, 1, (text, {"k": text}), octets, None]}
 
 
 @pytest.mark.parametrize(

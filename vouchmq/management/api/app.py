@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
 
 import structlog
-from msgspec import json
+from msgspec import json, to_builtins
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
@@ -41,6 +41,7 @@ from vouchmq.management.api.rates import Rates
 from vouchmq.management.api.streams import Streams
 from vouchmq.management.broker import Broker, BrokerUnavailable, CommandRefused
 from vouchmq.management.resources.table import ROUTES
+from vouchmq.protocol.text import shown_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -244,7 +245,8 @@ def _parts(scope: Scope) -> tuple[str, ...]:
     raw = scope.get("raw_path") or scope["path"].encode()
     _, _, rest = raw.decode("ascii", "replace").lstrip("/").partition("/")
     rest = rest.removesuffix("/")
-    return tuple(map(partial(unquote, errors="replace"), rest.split("/"))) if rest else ()
+    decoded = partial(unquote, errors="surrogateescape")
+    return tuple(map(decoded, rest.split("/"))) if rest else ()
 
 
 async def _body(request: Request) -> bytes:
@@ -277,9 +279,17 @@ def _rendered(found: object) -> Response:
     if isinstance(found, Streamed):
         return StreamingResponse(found.pieces, 200, HEADERS, found.media_type)
     if isinstance(found, Answer):
-        content = b"" if found.content is None else json.encode(found.content)
+        content = b"" if found.content is None else _encoded(found.content)
         return _response(found.status, content, found.headers)
-    return _response(200, json.encode(found), {})
+    return _response(200, _encoded(found), {})
+
+
+def _encoded(content: object) -> bytes:
+    """JSON of an answer: the broker's texts can be shown, names in paths may be any bytes."""
+    try:
+        return json.encode(content)
+    except UnicodeEncodeError:
+        return json.encode(shown_values(to_builtins(content)))
 
 
 def _without_body(response: Response) -> Response:
@@ -291,7 +301,7 @@ def _without_body(response: Response) -> Response:
 
 
 def _refusal(error: ApiError) -> Response:
-    content = json.encode({"error": error.error, "reason": error.reason}) if error.error else b""
+    content = _encoded({"error": error.error, "reason": error.reason}) if error.error else b""
     return _response(error.status, content, error.headers)
 
 

@@ -16,6 +16,7 @@ from vouchmq.management.api.call import NO_CONTENT, Call, changed
 from vouchmq.management.api.errors import bad_request, not_found
 from vouchmq.management.api.paging import Page, projected
 from vouchmq.management.broker import CommandRefused, Row
+from vouchmq.protocol.text import encode_text
 
 SALT_BYTES: Final = 4
 UNKNOWN: Final = "vhost_or_user_not_found"
@@ -222,7 +223,7 @@ async def delete_vhost_limit(call: Call) -> object:
 async def hash_password(call: Call) -> object:
     """The salted SHA-256 of a password, for definitions."""
     salt = secrets.token_bytes(SALT_BYTES)
-    digest = hashlib.sha256(salt + call.names["password"].encode()).digest()
+    digest = hashlib.sha256(salt + encode_text(call.names["password"])).digest()
     return {"ok": base64.b64encode(salt + digest).decode()}
 
 
