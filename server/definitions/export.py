@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.fields import Field
 from vouchmq.protocol.text import decode_text, shown, shown_values
+from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.definitions.file import APPLIED_FILE, OPERATOR_POLICY, VHOST_LIMITS
 from vouchmq.server.version import VERSION
@@ -197,6 +198,8 @@ def _queues(vhost: VHost[QueueLike]) -> Iterator[Row]:
             "name": name,
             "durable": True,
             "auto_delete": queue.spec.auto_delete,
+            # Else the default of the virtual host into which it is imported would count.
+            "type": queue_type_of(queue.spec.arguments),
             "arguments": plain_table(queue.spec.arguments),
         }
 

@@ -13,21 +13,20 @@ Spec: HTTP-40, HTTP-41
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import re
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from vouchmq.protocol.fields import longstr
+from vouchmq.protocol.fields import as_text, longstr
 from vouchmq.server.broker.definitions import UNLIMITED
+from vouchmq.server.broker.delays import X_DELAYED_TYPE
+from vouchmq.server.broker.exchanges.exchange import PREDECLARED_NAMES, is_type_of_plugin
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.broker.policy.policies import ALL, Policy
 from vouchmq.server.definitions.arguments import Arguments, Object, require_storable
-from vouchmq.server.errors import StartupError
+from vouchmq.server.definitions.document import DefinitionsError, Repeated, parsing, places_of
 from vouchmq.server.settings.accounts import QUEUE_TYPES, UserAccount
 from vouchmq.server.settings.validation import (
     Check,
@@ -42,11 +41,12 @@ from vouchmq.server.settings.validation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-BLANKS: Final = re.compile(r"[ \t\n\r]*")
 MAX_LIMITS: Final = ("max-connections", "max-queues", "max-exchanges")
 USER_LIMITS: Final = ("max-connections", "max-channels")
+# Exchanges of this kind RabbitMQ makes itself: it writes its log and its events to them.
+RABBITMQ_PREFIX: Final = "amq.rabbitmq."
 OPERATOR_POLICY: Final = "operator_policy"
 VHOST_LIMITS: Final = "vhost-limits"
 # What tells about the broker that wrote the file, and asks for nothing.
@@ -66,6 +66,8 @@ TELLING_PARAMETERS: Final = frozenset(
 TELLING_WORDS: Final = frozenset({"metadata", "description", "vhost"})
 # Components of parameters that only plugins of RabbitMQ know what to do with.
 OF_PLUGINS: Final = ("shovel", "federation-", "mqtt", "replication-", "hash-ring-")
+# Keys of policies that only plugins of RabbitMQ know: sharding.
+PLUGIN_KEYS: Final = frozenset({"shards-per-node", "routing-key"})
 # What the definitions of one virtual host have, and the whole broker's beside it has not.
 OF_VHOST: Final = frozenset(
     {"parameters", "operator_policies", "policies", "exchanges", "queues", "bindings"}
@@ -74,13 +76,14 @@ OF_VHOST: Final = frozenset(
 E = TypeVar("E", bound="Entry")
 
 
+def is_of_rabbitmq(name: str) -> bool:
+    """Whether only RabbitMQ makes a queue or exchange of this name."""
+    return name.startswith(RABBITMQ_PREFIX)
+
+
 def is_of_plugin(component: str) -> bool:
     """Whether parameters of a component would do nothing here (HTTP-27)."""
     return component.startswith(OF_PLUGINS)
-
-
-class DefinitionsError(StartupError):
-    """Something is wrong with a definitions file: where, and what, a line for each fault."""
 
 
 def _tags_of(value: object) -> tuple[str, ...]:
@@ -265,8 +268,8 @@ class QueueEntry(Entry, frozen=True, kw_only=True):
     durable: bool = True
     auto_delete: bool = False
     arguments: Arguments = {}
-    # Newer exports say it beside the arguments, too.
-    type: str = "classic"
+    # Newer exports say it beside the arguments, too; None: the virtual host's default counts.
+    type: str | None = None
 
 
 class BindingEntry(Entry, frozen=True, kw_only=True, rename={"kind": "destination_type"}):
@@ -284,7 +287,8 @@ class BindingEntry(Entry, frozen=True, kw_only=True, rename={"kind": "destinatio
 class Content:
     """Everything in one file, in the order in which it is to be applied; `skipped` is not.
 
-    `fingerprint` is that of the text.
+    `fingerprint` is that of the text. `skipped_queues` are virtual hosts and names: bindings to
+    these are skipped as well.
     """
 
     fingerprint: str = ""
@@ -300,6 +304,7 @@ class Content:
     queues: list[QueueEntry] = field(default_factory=list)
     bindings: list[BindingEntry] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
+    skipped_queues: set[tuple[str, str]] = field(default_factory=set)
 
 
 def read_content(text: str) -> Content:
@@ -324,10 +329,10 @@ def reading(text: str, content: Content, vhost: str | None = None) -> Iterator[N
     """
     content.fingerprint = hashlib.sha256(text.encode()).hexdigest()
     repeated: list[Repeated] = []
-    document = yield from _parsing(text, repeated)
+    document = yield from parsing(text, repeated)
     reader = Reader(content, vhost)
     if repeated:
-        for place in _places_of(repeated, document):
+        for place in places_of(repeated, document):
             reader.faults.add(place, "given twice")
         # Which of the values was meant is not known, so the rest cannot be judged.
         reader.faults.refuse(DefinitionsError)
@@ -357,124 +362,6 @@ def reading(text: str, content: Content, vhost: str | None = None) -> Iterator[N
             yield
     reader.faults.refuse(DefinitionsError)
     content.skipped.sort()
-
-
-def _parsed(text: str, repeated: list[Repeated]) -> dict[str, object]:
-    try:
-        document = json.loads(
-            text,
-            parse_constant=_refuse,
-            object_pairs_hook=lambda pairs: _object(pairs, repeated),
-        )
-    except RecursionError:
-        raise DefinitionsError("nested too deeply") from None
-    except ValueError as error:
-        raise DefinitionsError(f"not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise DefinitionsError(f"expected an object, not {kind_of(document)}")
-    return document
-
-
-def _parsing(text: str, repeated: list[Repeated]) -> Generator[None, None, dict[str, object]]:
-    """Parse, an element of one of the document's lists at each step (LIMIT-23)."""
-    decoder = json.JSONDecoder(
-        parse_constant=_refuse, object_pairs_hook=lambda pairs: _object(pairs, repeated)
-    )
-    try:
-        pairs = yield from _walk(text, decoder)
-    except (ValueError, IndexError, RecursionError):
-        # Parsed at once it says in its own words what is wrong.
-        repeated.clear()
-        return _parsed(text, repeated)
-    return _object(pairs, repeated)
-
-
-def _walk(text: str, decoder: json.JSONDecoder) -> Generator[None, None, list[tuple[str, object]]]:
-    """The members of the object that a text is.
-
-    Raises:
-        ValueError, IndexError: it is none, or not as it should be
-    """
-    pairs: list[tuple[str, object]] = []
-    word, at = _next(text, 0, "{")
-    if text[_behind(text, at)] == "}":
-        word, at = _next(text, at, "}")
-    while word != "}":
-        key, at = decoder.raw_decode(text, _behind(text, at))
-        if not isinstance(key, str):
-            raise ValueError("expected a key")
-        _, at = _next(text, at, ":")
-        at = _behind(text, at)
-        if text[at] == "[":
-            value: object = (elements := list[object]())
-            word, at = _next(text, at, "[")
-            if text[_behind(text, at)] == "]":
-                word, at = _next(text, at, "]")
-            while word != "]":
-                element, at = decoder.raw_decode(text, _behind(text, at))
-                elements.append(element)
-                word, at = _next(text, at, ",]")
-                yield
-        else:
-            value, at = decoder.raw_decode(text, at)
-        pairs.append((key, value))
-        word, at = _next(text, at, ",}")
-    if _behind(text, at) != len(text):
-        raise ValueError("expected the end")
-    return pairs
-
-
-def _next(text: str, at: int, words: str) -> tuple[str, int]:
-    """One of these, which is next, and where it ends."""
-    at = _behind(text, at)
-    if text[at] not in words:
-        raise ValueError(f"expected {words}")
-    return text[at], at + 1
-
-
-def _behind(text: str, at: int) -> int:
-    """Where the blanks end that begin there."""
-    found = BLANKS.match(text, at)
-    return found.end() if found is not None else at
-
-
-class Repeated(NamedTuple):
-    """An object of the file in which keys stand more than once."""
-
-    made: dict[str, object]
-    keys: list[str]
-
-
-def _object(pairs: list[tuple[str, object]], repeated: list[Repeated]) -> dict[str, object]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        counts = Counter(key for key, _ in pairs)
-        repeated.append(Repeated(made, [key for key, count in counts.items() if count > 1]))
-    return made
-
-
-def _places_of(repeated: list[Repeated], document: dict[str, object]) -> Iterator[str]:
-    """Where in the document repeated keys stand; not those in a value that another has replaced."""
-    keys_of = {id(each.made): each.keys for each in repeated}
-    waiting: list[tuple[str, object]] = [("", document)]
-    while waiting:
-        place, value = waiting.pop()
-        if isinstance(value, dict):
-            for key in keys_of.get(id(value), ()):
-                yield _below(place, key)
-            waiting += reversed([(_below(place, key), each) for key, each in value.items()])
-        elif isinstance(value, list):
-            inside = [(f"{place}[{number}]", each) for number, each in enumerate(value)]
-            waiting += reversed(inside)
-
-
-def _below(place: str, key: str) -> str:
-    shown = key if key and key.isprintable() else repr(key)
-    return f"{place}.{shown}" if place else shown
-
-
-def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is not a JSON number")
 
 
 Row = dict[str, object]
@@ -549,17 +436,35 @@ class Reader:
         self.keep(self.content.topics, self.read(TopicEntry, row, where))
 
     def exchange(self, row: Row, where: str) -> None:
-        """Read an entry of `exchanges`."""
-        self.keep(self.content.exchanges, self.read(ExchangeEntry, row, where))
+        """Read an entry of `exchanges`; what only another broker can have is skipped."""
+        entry = self.read(ExchangeEntry, row, where)
+        if entry is None:
+            return
+        inner = as_text(entry.arguments.get(X_DELAYED_TYPE))
+        unknown = [kind for kind in (entry.type, inner) if kind and is_type_of_plugin(kind)]
+        if unknown:
+            self.content.skipped.append(f"{where} {entry.name!r} of type {unknown[0]!r}")
+        elif is_of_rabbitmq(entry.name) and entry.name not in PREDECLARED_NAMES:
+            self.content.skipped.append(f"{where} {entry.name!r}")
+        else:
+            self.content.exchanges.append(entry)
 
     def queue(self, row: Row, where: str) -> None:
-        """Read an entry of `queues`; server-named ones are skipped."""
+        """Read an entry of `queues`; those of a broker, and of types of plugins, are skipped."""
         if self.is_server_named(row, "name", where):
             return
         entry = self.read(QueueEntry, row, where)
-        if entry is not None and entry.type != "classic":
-            entry.arguments.setdefault("x-queue-type", longstr(entry.type))
-        self.keep(self.content.queues, entry)
+        if entry is None:
+            return
+        is_known = entry.type is None or entry.type in QUEUE_TYPES
+        if is_of_rabbitmq(entry.name) or not is_known:
+            of_type = "" if is_known else f" of type {entry.type!r}"
+            self.content.skipped.append(f"{where} {entry.name!r}{of_type}")
+            self.content.skipped_queues.add((entry.vhost, entry.name))
+            return
+        if entry.type not in {None, "classic"}:
+            entry.arguments.setdefault("x-queue-type", longstr(str(entry.type)))
+        self.content.queues.append(entry)
 
     def binding(self, row: Row, where: str) -> None:
         """Read an entry of `bindings`; those to server-named queues are skipped."""
@@ -591,9 +496,17 @@ class Reader:
     def named_policy(self, row: Row, where: str, *, is_operator: bool) -> None:
         """A policy with its name beside its other keys."""
         keys = self.read(NamedPolicyKeys, row, where)
-        if keys is not None:
+        if keys is not None and self.has_own_keys(keys.definition, where):
             policy = _policy_of(keys, keys.name, is_operator=is_operator)
             self.content.policies.append(PolicyEntry(where=where, vhost=keys.vhost, policy=policy))
+
+    def has_own_keys(self, definition: Row, where: str) -> bool:
+        """Take the keys of plugins out of a policy, and list them; whether that leaves it any."""
+        of_plugins = [key for key in definition if key in PLUGIN_KEYS]
+        for key in of_plugins:
+            del definition[key]
+            self.content.skipped.append(f"{where}.definition.{key}")
+        return bool(definition) or not of_plugins
 
     def parameter(self, row: Row, where: str) -> None:
         """One of `parameters`: an operator policy, limits, or something of a plugin."""
@@ -603,7 +516,7 @@ class Reader:
             if outer is None:
                 return
             keys = self.read(PolicyKeys, outer.value, f"{where}.value")
-            if keys is not None:
+            if keys is not None and self.has_own_keys(keys.definition, f"{where}.value"):
                 policy = _policy_of(keys, outer.name, is_operator=True)
                 self.content.policies.append(
                     PolicyEntry(where=where, vhost=outer.vhost, policy=policy)

@@ -32,7 +32,8 @@ from vouchmq.server.broker.exchanges.bindings import Binding
 from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
 from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.names import check_exchange_name, check_queue_name
-from vouchmq.server.definitions.file import APPLIED_FILE, DefinitionsError, TopicEntry
+from vouchmq.server.definitions.document import DefinitionsError
+from vouchmq.server.definitions.file import APPLIED_FILE, TopicEntry
 from vouchmq.server.settings.validation import Faults
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ class Importer:
         yield from _limiting(broker, content, faults)
         yield from _setting_policies(broker, content, faults, is_file=is_file)
         yield from _declaring(broker, content, faults)
+        yield from _binding(broker, content, faults)
         yield from self._permitting(content, faults)
         if content.skipped:
             log.warning("definitions.skipped", items=content.skipped)
@@ -327,6 +329,8 @@ def validating(content: Content, dry_run: Broker[QueueLike], faults: Faults) -> 
             faults.add(each.where, str(error))
         yield
     yield from _declaring(dry_run, content, faults)
+    yield from _skipping(dry_run, content)
+    yield from _binding(dry_run, content, faults)
 
 
 def _make_vhosts(broker: Broker[QueueLike], content: Content) -> None:
@@ -379,28 +383,43 @@ def _declaring(broker: Broker[QueueLike], content: Content, faults: Faults) -> I
         with _told(queue.where, faults):
             _declare_queue(broker, queue, faults)
         yield
+
+
+def _binding(broker: Broker[QueueLike], content: Content, faults: Faults) -> Iterator[None]:
     for binding in content.bindings:
-        _bind(broker, binding, content, faults)
+        vhost = _vhost_of(broker, binding.where, binding.vhost, faults)
+        if vhost is not None:
+            ends = (binding.source, binding.kind, binding.destination)
+            with _told(binding.where, faults):
+                vhost.bind(*ends, binding.routing_key, binding.arguments, None)
         yield
 
 
-def _bind(broker: Broker[QueueLike], entry: BindingEntry, content: Content, faults: Faults) -> None:
-    vhost = _vhost_of(broker, entry.where, entry.vhost, faults)
-    if vhost is None:
-        return
-    if not _has_exchanges(vhost, entry):
-        if entry.where not in content.skipped:
-            content.skipped.append(entry.where)
-        return
-    ends = (entry.source, entry.kind, entry.destination)
-    with _told(entry.where, faults):
-        vhost.bind(*ends, entry.routing_key, entry.arguments, None)
+def _skipping(broker: Broker[QueueLike], content: Content) -> Iterator[None]:
+    """Take bindings out of the content to whose ends this broker cannot bind, step by step.
+
+    RabbitMQ exports the bindings of internal exchanges without the exchanges, and some exchanges
+    and queues of a file have been skipped. A binding to any other queue that is missing is a fault.
+    """
+    bindings, content.bindings = content.bindings, []
+    for entry in bindings:
+        vhost = broker.vhosts.get(entry.vhost)
+        lacking = _lacking_end(vhost, entry, content) if vhost is not None else ""
+        if lacking:
+            content.skipped.append(f"{entry.where} of {lacking}")
+        else:
+            content.bindings.append(entry)
+        yield
 
 
-def _has_exchanges(vhost: VHost[QueueLike], entry: BindingEntry) -> bool:
-    """Whether they exist: RabbitMQ leaves internal ones out of its exports, not their bindings."""
-    names = [entry.source] + [entry.destination] * (entry.kind == "exchange")
-    return all(name in vhost.exchanges for name in names)
+def _lacking_end(vhost: VHost[QueueLike], entry: BindingEntry, content: Content) -> str:
+    """The exchange or queue for which a binding is skipped; empty if it is not."""
+    for name in (entry.source, *([entry.destination] if entry.kind == "exchange" else ())):
+        if name not in vhost.exchanges:
+            return f"exchange {name!r}"
+    queue = (entry.vhost, entry.destination)
+    is_skipped = queue in content.skipped_queues and entry.destination not in vhost.queues
+    return f"queue {entry.destination!r}" if entry.kind == "queue" and is_skipped else ""
 
 
 def _declare_exchange(broker: Broker[QueueLike], entry: ExchangeEntry, faults: Faults) -> None:
@@ -426,12 +445,19 @@ def _declare_queue(broker: Broker[QueueLike], entry: QueueEntry, faults: Faults)
         return
     if entry.name not in vhost.queues:
         check_queue_name(entry.name)
+    durable, auto_delete = entry.durable, entry.auto_delete
+    arguments = entry.arguments
+    if entry.type is None:
+        # As if a client had declared it: an application that does finds the same queue (QUORUM-07).
+        arguments = vhost.typed(
+            arguments, durable=durable, exclusive=False, auto_delete=auto_delete
+        )
     vhost.declare_queue(
         entry.name,
-        durable=entry.durable,
+        durable=durable,
         exclusive_owner=None,
-        auto_delete=entry.auto_delete,
-        arguments=entry.arguments,
+        auto_delete=auto_delete,
+        arguments=arguments,
     )
 
 

@@ -32,7 +32,8 @@ from vouchmq.server.collector import settle_collector
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshakes, Offer
 from vouchmq.server.connection.shared_timers import SharedTimers
-from vouchmq.server.definitions.file import Content, DefinitionsError, reading
+from vouchmq.server.definitions.document import DefinitionsError
+from vouchmq.server.definitions.file import Content, reading
 from vouchmq.server.definitions.importer import Importer, PartlyAppliedError, drain
 from vouchmq.server.edge.admission import Admission, EpollWatch
 from vouchmq.server.edge.control import peer as control_peer

@@ -628,7 +628,7 @@ def _scalar_names() -> frozenset[str]:
 def _from_file(path: Path, faults: Faults) -> dict[str, Any]:
     where = f"configuration file {path}"
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(path.read_text("utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"{where}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

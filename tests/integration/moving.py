@@ -22,9 +22,11 @@ BODIES = [b"%d" % number for number in range(ITEMS)]
 
 
 @contextmanager
-def blocking(broker: BrokerProcess) -> Iterator[pika.BlockingConnection]:
+def blocking(broker: BrokerProcess, vhost: str = "/") -> Iterator[pika.BlockingConnection]:
     """A connection that is cleaned up also when the broker it led to is gone."""
-    connection = pika.BlockingConnection(pika.URLParameters(broker.url))
+    parameters = pika.URLParameters(broker.url)
+    parameters.virtual_host = vhost
+    connection = pika.BlockingConnection(parameters)
     try:
         yield connection
     finally:

@@ -391,9 +391,16 @@ def test_definitions_go_from_one_broker_to_another(managed: ManagedBroker, tmp_p
     file.write_text('{"federation-upstreams": [1]}')
     assert json.loads(done(managed, *words, "--json")) == {"skipped": ["federation-upstreams"]}
     file.write_text('{"queues": 5}')
-    assert "queues" in refused(1, *words, "--url", url(managed))
+    line = refused(1, *words, "--url", url(managed))
+    assert line.endswith("queues: expected a list, not a number")
+    assert line.startswith(f"{file}: ")
+    # Line and column as an editor shows them, which hides a byte order mark.
+    file.write_text('\ufeff{"queues": [],\n "bindings": [}', "utf-8")
+    line = refused(1, *words, "--url", url(managed))
+    assert line.startswith(f"{file}: ")
+    assert "line 2 column 15" in line
     file.write_bytes(b"\xff")
-    assert refused(2, *words, "--url", url(managed)) == "the definitions are not UTF-8"
+    assert refused(2, *words, "--url", url(managed)) == f"{file}: not UTF-8"
     line = refused(2, "definitions", "import", "/missing", "--url", url(managed))
     assert line == "FILE /missing: No such file or directory"
     line = refused(2, "definitions", "export", "--vhost", "x", "--data-dir", directory)

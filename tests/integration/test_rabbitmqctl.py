@@ -195,7 +195,11 @@ def test_definitions_are_exported_and_imported(broker: BrokerProcess, tmp_path: 
     assert "exported" in {each["name"] for each in json.loads(file.read_text())["vhosts"]}
     assert json.loads(said(broker, "export_definitions", "-")) == json.loads(file.read_text())
     said(broker, "delete_vhost", "exported")
-    said(broker, "-q", "import_definitions", str(file))
+    document = json.loads(file.read_text())
+    log = {"vhost": "/", "name": "amq.rabbitmq.log", "type": "topic", "durable": True}
+    file.write_text(json.dumps(document | {"exchanges": [log]}), "utf-8-sig")
+    skipped = said(broker, "-q", "import_definitions", str(file))
+    assert skipped == "skipped: exchanges[0] 'amq.rabbitmq.log'\n"
     assert "exported" in said(broker, "-q", "list_vhosts").split()
     said(broker, "delete_vhost", "exported")
     code, _, error = say(broker, "export_definitions", str(tmp_path))

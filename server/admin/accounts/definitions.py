@@ -18,8 +18,9 @@ from msgspec import Struct
 from vouchmq.server.admin.audit import Changing, who
 from vouchmq.server.admin.commands import CommandRefused, refuse
 from vouchmq.server.auth.passwords import SCRYPT
+from vouchmq.server.definitions.document import DefinitionsError
 from vouchmq.server.definitions.export import PRODUCT, exporting
-from vouchmq.server.definitions.file import Content, DefinitionsError, reading
+from vouchmq.server.definitions.file import Content, reading
 from vouchmq.server.definitions.importer import Importer
 from vouchmq.server.version import VERSION
 

@@ -114,6 +114,9 @@ PREDECLARED: Final = (
     ("amq.match", "headers", False),
     ("amq.rabbitmq.trace", "topic", True),
 )
+PREDECLARED_NAMES: Final = frozenset(name for name, _, _ in PREDECLARED)
+# Types that plugins add are called like this.
+PLUGIN_PREFIX: Final = "x-"
 
 
 class ExchangeKeys(NamedTuple):
@@ -313,6 +316,16 @@ def check_window(arguments: Table, *, needs_size: bool) -> None:
         raise PreconditionFailed(f"Missing or invalid argument, '{X_HEADER}' must be a string")
 
 
+def has_type(exchange_type: str) -> bool:
+    """Whether there is such an exchange type."""
+    return exchange_type in ROUTERS or exchange_type == X_DELAYED_MESSAGE
+
+
+def is_type_of_plugin(exchange_type: str) -> bool:
+    """Whether a type is one that another broker has from a plugin, and this one has not."""
+    return exchange_type.startswith(PLUGIN_PREFIX) and not has_type(exchange_type)
+
+
 def check_type(exchange_type: str) -> None:
     """Accept the exchange types there are.
 
@@ -321,5 +334,5 @@ def check_type(exchange_type: str) -> None:
 
     Spec: EXCH-01
     """
-    if exchange_type not in ROUTERS and exchange_type != X_DELAYED_MESSAGE:
+    if not has_type(exchange_type):
         raise PreconditionFailed(f"unknown exchange type '{exchange_type}'")

@@ -557,7 +557,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         _ALL,
         page="quorum.md",
     ),
-    Option("queue-master-locator", _TEXT, _ALL, "queue master locator"),
+    Option("queue-master-locator", _TEXT, _ALL, "queue master locator", is_for_operators=True),
     Option(
         "delivery-limit",
         _INTEGER,

@@ -58,5 +58,7 @@ def import_(broker: Broker, file: str, vhost: str | None, as_json: bool) -> int:
     cannot be read.
     """
     module = import_module("vouchmq.server.cli.running.definitions")
-    code: int = module.import_text(broker, read(file, "FILE"), vhost, as_json=as_json)
+    source = "standard input" if file == "-" else file
+    text = read(file, "FILE")
+    code: int = module.import_text(broker, text, vhost, source=source, as_json=as_json)
     return code

@@ -67,7 +67,8 @@ def import_definitions(broker: Broker, words: Words, output: Output) -> None:
             text = opened.read()
     except (OSError, UnicodeDecodeError) as error:
         raise Mistake(f"{file}: {error}", changes.EXIT_DATA) from None
-    broker.ask("import definitions", text=text)
+    for each in broker.ask("import definitions", text=text).get("skipped") or []:
+        output.line(f"skipped: {each}")
 
 
 def export_definitions(broker: Broker, words: Words, output: Output) -> None:

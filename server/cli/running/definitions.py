@@ -9,6 +9,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from vouchmq.server.cli.client import Refused
 from vouchmq.server.cli.program import CommandFailed
 from vouchmq.server.cli.running.listing import cell
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 GLOBAL: Final = ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
 IN_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 EXIT_MISTAKE: Final = 2
+BAD_REQUEST: Final = 400
 
 
 def export(broker: Broker, vhost: str | None, out: TextIO | None = None) -> int:
@@ -46,10 +48,13 @@ def import_text(
     content: bytes,
     vhost: str | None,
     *,
+    source: str,
     as_json: bool,
     out: TextIO | None = None,
 ) -> int:
     """Have a broker declare what a document has; returns the exit code.
+
+    `source` is what messages call the document.
 
     Raises:
         CommandFailed: it is no text, the broker refuses it, or there is none
@@ -58,8 +63,13 @@ def import_text(
     try:
         text = content.decode()
     except UnicodeDecodeError:
-        raise CommandFailed("the definitions are not UTF-8", EXIT_MISTAKE) from None
-    answer = broker.ask("import definitions", text=text, vhost=vhost)
+        raise CommandFailed(f"{source}: not UTF-8", EXIT_MISTAKE) from None
+    try:
+        answer = broker.ask("import definitions", text=text, vhost=vhost)
+    except Refused as error:
+        if error.code != BAD_REQUEST:
+            raise
+        raise CommandFailed(f"{source}: {error.text}", error.exit_code) from None
     skipped = answer.get("skipped") or []
     if as_json:
         out.write(json.dumps({"skipped": skipped}) + "\n")

@@ -121,7 +121,7 @@ def engine_of(settings: Settings) -> Engine:
 
 def _read_credentials(path: str) -> Credentials:
     try:
-        return parse_credentials(Path(path).read_text(encoding="utf-8"))
+        return parse_credentials(Path(path).read_text("utf-8-sig"))
     except OSError as error:
         raise SettingsError(f"ha_credentials: {path}: {error.strerror}") from error
     except (CredentialsError, UnicodeDecodeError) as error:

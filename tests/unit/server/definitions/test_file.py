@@ -9,7 +9,8 @@ import pytest
 
 from tests.unit.server.definitions.entries import BINDING, POLICY, QUEUE
 from vouchmq.protocol.fields import Field, longstr
-from vouchmq.server.definitions.file import Content, DefinitionsError, read_content
+from vouchmq.server.definitions.document import DefinitionsError
+from vouchmq.server.definitions.file import Content, read_content
 
 
 def content(**document: Any) -> Content:

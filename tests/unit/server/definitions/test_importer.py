@@ -22,9 +22,10 @@ from vouchmq.protocol.fields import Field
 from vouchmq.server.auth.authenticator import LoginError
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.queues.spec import QueueLike
-from vouchmq.server.definitions import file
+from vouchmq.server.definitions import document
+from vouchmq.server.definitions.document import DefinitionsError
 from vouchmq.server.definitions.export import exported
-from vouchmq.server.definitions.file import Content, DefinitionsError, read_content, reading
+from vouchmq.server.definitions.file import Content, read_content, reading
 from vouchmq.server.definitions.importer import (
     Importer,
     PartlyAppliedError,
@@ -80,9 +81,18 @@ def test_the_default_queue_type_is_set_and_stays(world: World) -> None:
     load(world, vhosts=[{"name": "v"}, {"name": "w", "metadata": {"default_queue_type": "quorum"}}])
     types = {name: vhost.default_queue_type for name, vhost in world.broker.vhosts.items()}
     assert types == {"/": "", "v": "stream", "w": "quorum"}
-    # A queue of the file itself says what it is.
-    load(world, queues=[QUEUE | {"vhost": "v", "arguments": {}}])
-    assert world.broker.vhosts["v"].queues["q"].features.type == "classic"
+    # It is that of queues in the file as well, unless they say what they are (QUORUM-07).
+    load(
+        world,
+        queues=[
+            QUEUE | {"vhost": "v"},
+            QUEUE | {"vhost": "v", "name": "said", "type": "classic"},
+            QUEUE | {"vhost": "v", "name": "short", "auto_delete": True},
+        ],
+    )
+    queues = world.broker.vhosts["v"].queues
+    types = {name: queue.features.type for name, queue in queues.items()}
+    assert types == {"q": "stream", "said": "classic", "short": "classic"}
 
 
 def test_twice_is_as_good_as_once(world: World) -> None:
@@ -230,9 +240,112 @@ def test_what_rabbitmq_exports_and_passes_over_itself_is_skipped(world: World) -
     assert content.skipped == [
         "bindings[0] 'amq.gen-x'",
         "queues[1] 'amq.gen-x'",
-        "bindings[1]",
-        "bindings[2]",
+        "bindings[1] of exchange 'internal'",
+        "bindings[2] of exchange 'internal'",
     ]
+
+
+def test_what_an_export_of_rabbitmq_has_from_plugins_is_skipped(world: World) -> None:
+    """HTTP-41: as RabbitMQ 4.3.6 writes it, with everything that hangs on it; nothing else goes."""
+    log = "amq.rabbitmq.log"
+    delayed = {"x-delayed-type": "x-random"}
+    content = read_content(
+        json.dumps(
+            {
+                "exchanges": [
+                    EXCHANGE | {"name": log},
+                    EXCHANGE | {"name": "near", "type": "x-local-random"},
+                    EXCHANGE | {"name": "hash", "type": "x-modulus-hash"},
+                    EXCHANGE | {"name": "late", "type": "x-delayed-message", "arguments": delayed},
+                    EXCHANGE | {"name": "ring", "type": "x-consistent-hash"},
+                    EXCHANGE | {"name": "amq.topic"},
+                    EXCHANGE,
+                ],
+                "queues": [
+                    QUEUE | {"type": "classic"},
+                    QUEUE | {"name": "other", "type": "jms", "arguments": {"x-queue-type": "jms"}},
+                    QUEUE | {"name": "amq.rabbitmq.trace", "type": "classic"},
+                ],
+                "bindings": [
+                    BINDING,
+                    BINDING | {"source": "near"},
+                    BINDING | {"destination": "hash", "destination_type": "exchange"},
+                    BINDING | {"source": log},
+                    BINDING | {"destination": "other"},
+                    BINDING | {"source": "ring", "routing_key": "2"},
+                    BINDING | {"source": "late"},
+                ],
+                "policies": [
+                    POLICY | {"name": "shards", "definition": {"shards-per-node": 2}},
+                    POLICY | {"definition": {"routing-key": "1", "max-length": 7}},
+                ],
+                "parameters": [
+                    {"vhost": "/", "component": "shovel", "name": "s", "value": {"dest-uri": "a"}},
+                    {"vhost": "/", "component": "federation-upstream", "name": "u", "value": {}},
+                ],
+                "global_parameters": [{"name": "cluster_tags", "value": []}],
+            }
+        )
+    )
+    Importer(world.broker, world.auth).apply(content)
+    assert {"x", "ring"} <= world.vhost.exchanges.keys()
+    assert not {log, "near", "hash", "late"} & world.vhost.exchanges.keys()
+    assert list(world.vhost.queues) == ["q"]
+    assert [each.source for each in world.vhost.bindings.each()] == ["x", "ring"]
+    [policy] = world.vhost.policy_engine.policies
+    assert policy.definition == {"max-length": 7}
+    assert content.skipped == [
+        "exchanges[0] 'amq.rabbitmq.log'",
+        "exchanges[1] 'near' of type 'x-local-random'",
+        "exchanges[2] 'hash' of type 'x-modulus-hash'",
+        "exchanges[3] 'late' of type 'x-random'",
+        "parameters[0] of component 'shovel'",
+        "parameters[1] of component 'federation-upstream'",
+        "policies[0].definition.shards-per-node",
+        "policies[1].definition.routing-key",
+        "queues[1] 'other' of type 'jms'",
+        "queues[2] 'amq.rabbitmq.trace'",
+        "bindings[1] of exchange 'near'",
+        "bindings[2] of exchange 'hash'",
+        "bindings[3] of exchange 'amq.rabbitmq.log'",
+        "bindings[4] of queue 'other'",
+        "bindings[6] of exchange 'late'",
+    ]
+
+
+def test_a_mistake_is_not_taken_for_something_of_a_plugin(world: World) -> None:
+    """HTTP-42: what nobody exports is refused, also a binding to a queue that is just missing."""
+    document = {
+        "exchanges": [EXCHANGE, EXCHANGE | {"name": "y", "type": "topick"}],
+        "queues": [QUEUE | {"arguments": {"x-queue-type": "qurum"}}],
+        "bindings": [BINDING | {"destination": "nx"}],
+    }
+    with pytest.raises(DefinitionsError) as refused:
+        load(world, **document)
+    assert [line.partition(":")[0] for line in refused.value.args] == [
+        *("exchanges[1]", "queues[0]", "bindings[0]"),
+    ]
+
+
+def test_a_binding_to_a_skipped_queue_is_made_where_it_exists(world: World) -> None:
+    """Somebody has made one in its place."""
+    world.vhost.declare_queue(
+        "other", durable=True, exclusive_owner=None, auto_delete=False, arguments={}
+    )
+    load(
+        world,
+        exchanges=[EXCHANGE],
+        queues=[QUEUE | {"name": "other", "type": "jms"}],
+        bindings=[BINDING | {"destination": "other"}],
+    )
+    assert [each.destination for each in world.vhost.bindings.each()] == ["other"]
+
+
+def test_a_byte_order_mark_is_skipped(world: World) -> None:
+    content = read_content("\ufeff" + json.dumps({"queues": [QUEUE]}))
+    assert [queue.name for queue in content.queues] == ["q"]
+    with pytest.raises(DefinitionsError, match="line 1 column 2 "):
+        read_content("\ufeff{")
 
 
 def test_numbers_that_json_has_not_are_left_out_of_an_export(world: World) -> None:
@@ -595,11 +708,11 @@ def test_parsing_step_by_step_is_parsing(value: object, indent: int | None, data
             return str(error)
 
     def step_by_step() -> object:
-        steps = file._parsing(text, [])
+        steps = document.parsing(text, [])
         while True:
             try:
                 next(steps)
             except StopIteration as end:
                 return end.value
 
-    assert outcome(step_by_step) == outcome(lambda: file._parsed(text, []))
+    assert outcome(step_by_step) == outcome(lambda: document._parsed(text, []))

@@ -398,6 +398,13 @@ def test_several_addresses_are_a_list_or_a_text_with_commas(tmp_path: Path, text
     assert load({"host": "::1,10.0.0.1"}, {}).host == wanted
 
 
+def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
+    """Editors on Windows write one; faults have the place that the editor shows."""
+    assert load(write(tmp_path, "\ufeffport = 5673\n"), {}).port == 5673
+    with pytest.raises(SettingsError, match=r"line 2, column 6"):
+        load(write(tmp_path, "\ufeffport = 5673\nhost ! 1\n"), {})
+
+
 def test_a_vhost_has_a_default_queue_type(tmp_path: Path) -> None:
     """VHOST-03."""
     text = '[[vhosts]]\nname = "v"\ndefault_queue_type = "{}"\n'

@@ -38,13 +38,18 @@ export function post(where, body) {
   return request("POST", `api/${where}`, body ?? {});
 }
 
+/** Post a text of JSON as it is: numbers and repeated keys reach the API as they are written. */
+export function postText(where, text) {
+  return request("POST", `api/${where}`, undefined, undefined, {}, text);
+}
+
 export function remove(where, headers = {}) {
   return request("DELETE", `api/${where}`, undefined, undefined, headers);
 }
 
-async function request(method, url, body, signal, headers = {}) {
+async function request(method, url, body, signal, headers = {}, text = body === undefined ? undefined : JSON.stringify(body)) {
   const given = { ...HEADERS, ...headers };
-  if (body !== undefined) {
+  if (text !== undefined) {
     given["Content-Type"] = "application/json";
   }
   if (method !== "GET") {
@@ -53,8 +58,7 @@ async function request(method, url, body, signal, headers = {}) {
   let answer;
   try {
     answer = await fetch(url, {
-      method, signal, headers: given, credentials: "same-origin", cache: "no-store",
-      body: body === undefined ? undefined : JSON.stringify(body),
+      method, signal, headers: given, credentials: "same-origin", cache: "no-store", body: text,
     });
   } catch (error) {
     if (error.name === "AbortError") {

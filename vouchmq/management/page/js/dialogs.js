@@ -145,6 +145,19 @@ export function form({ fields, submit, act, extra, tone = "", key }) {
     h("div", { class: "buttons" }, h("button", { type: "submit", class: tone || "primary" }, submit), extra));
 }
 
+/** Open a dialog that only says something. */
+export function tell({ title, text }) {
+  serial += 1;
+  const heading = `dialog-${serial}`;
+  const dialog = create(h("dialog", { class: "dialog", "aria-labelledby": heading },
+    h("h2", { id: heading }, title),
+    h("div", { class: "dialog-text" }, text),
+    h("div", { class: "buttons" }, h("button", { type: "button", class: "primary", onclick: () => dialog.close() }, "Close"))));
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
 /**
  * Open a dialog with a form. Resolves to true when `act` has succeeded, false when it was cancelled.
  * @param typed - what has to be typed before a dangerous action, or undefined

@@ -184,6 +184,7 @@ class TestValidation:
             *("expires", "message-ttl", "max-length", "max-length-bytes", "overflow"),
             *("delivery-limit", "max-in-memory-length", "max-in-memory-bytes"),
             *("target-group-size", "queue-version", "consumer-timeout"),
+            "queue-master-locator",
             *("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"),
         }
 

@@ -21,7 +21,7 @@ PATTERN = "vq.LOG.>"
 
 def test_servers_credentials_and_stream_are_those_of_the_settings(tmp_path: Path) -> None:
     file = tmp_path / "nats.creds"
-    file.write_text(seed_of(bytes(range(32))))
+    file.write_text(seed_of(bytes(range(32))), "utf-8-sig")
     engine = engine_of(replace(SETTINGS, ha_stream="orders", ha_credentials=str(file)))
     assert [str(each) for each in engine.servers] == ["a:4222", "b:4222"]
     assert engine.options.credentials.seed

@@ -1,7 +1,7 @@
 // Definitions: export to a file, import from one.
 
-import { get, path, post } from "../api.js";
-import { form, say } from "../dialogs.js";
+import { get, path, postText } from "../api.js";
+import { form, say, tell } from "../dialogs.js";
 import { h } from "../dom.js";
 import { counted } from "../format.js";
 import { panel } from "../table.js";
@@ -39,12 +39,20 @@ async function download(where, vhost) {
 }
 
 async function upload(file, where) {
-  let definitions;
+  let answer;
   try {
-    definitions = JSON.parse(await file.text());
+    answer = await postText(where, await file.text());
   } catch (error) {
-    throw new Error(`${file.name} is not JSON: ${error.message}`);
+    throw new Error(`${file.name}: ${error.message}`);
   }
-  await post(where, definitions);
   say(`${file.name} imported.`);
+  if (answer?.skipped?.length) {
+    tell({
+      title: `Not imported from ${file.name}`,
+      text: [
+        h("p", {}, "This broker does not have what the file asks for here. All the rest is imported."),
+        h("ul", {}, answer.skipped.map((each) => h("li", {}, each))),
+      ],
+    });
+  }
 }
