@@ -193,3 +193,24 @@ def test_json_log(tmp_path: Path) -> None:
         process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+@pytest.mark.slow
+def test_a_broker_that_is_stopped_is_told_and_then_goes_on(managed: ManagedBroker) -> None:
+    """What takes seconds of real time; `tests/unit/management/test_pulse.py` has the rest."""
+    paths = ("/overview", "/queues", "/health/checks/alarms", "/health/checks/is-in-service")
+    broker = psutil.Process(managed.process.pid)
+    managed.get("/overview")
+    broker.suspend()
+    try:
+        for path in paths:
+            got = managed.ask("GET", path)
+            assert (got.status, got.body["reason"]) == (503, "the broker does not answer"), path
+            assert got.body["last_answer_ms"] > 0
+        assert ask(managed.metrics_port, "GET", "/metrics").status == 503
+    finally:
+        broker.resume()
+    # The first request may still be told that it hangs.
+    wait_until(lambda: managed.ask("GET", paths[0]).status == 200)
+    assert [managed.ask("GET", path).status for path in paths] == [200] * len(paths)
+    assert "rabbitmq_connections" in managed.metrics()

@@ -45,6 +45,8 @@ class MemoryApi:
         self.routes |= CHANGES | PEEK
         self.policies: list[Row] = []
         self.is_alarmed = False
+        # When the broker has answered last; None: it answers.
+        self.silent_since_ms: int | None = None
         # Of a broker with `ha_log`.
         self.shared_log: Row | None = None
         self.is_log_stalled = False
@@ -69,6 +71,9 @@ class MemoryApi:
         if parts == ["openapi.json"]:
             described: Row = {path: {key: {} for key in each} for path, each in self.routes.items()}
             status, answer = 200, {"paths": described}
+        elif self.silent_since_ms is not None:
+            told = {"error": "service_unavailable", "reason": "the broker does not answer"}
+            status, answer = 503, {**told, "last_answer_ms": self.silent_since_ms}
         elif user is None:
             status, answer = 401, {"error": "not_authorized", "reason": "Login failed"}
         else:

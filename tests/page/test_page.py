@@ -66,6 +66,32 @@ def test_all_views_are_shown_without_a_complaint(visit: Visit, site: Site) -> No
         assert visit.page.title() == f"{heading} \u2013 VouchMQ"
 
 
+def test_a_broker_that_does_not_answer_is_told_and_since_when(visit: Visit, site: Site) -> None:
+    site.api.queues["first"] = []
+    visit.sign_in()
+    visit.show("queues", "Queues")
+    site.api.silent_since_ms = 1_790_000_000_000
+    visit.page.keyboard.press("r")
+    told = visit.page.locator(".problem-box")
+    when = visit.page.evaluate("new Date(1790000000000).toTimeString().slice(0, 8)")
+    expect(told).to_contain_text("The broker does not answer. The last answer was at 2026-09-21 ")
+    expect(told).to_contain_text(f"{when}, ")
+    expect(told).to_contain_text("What is shown is older.")
+    expect(visit.page.locator("#main")).to_contain_text("first")
+    # Another view has nothing to show, and a page that is loaded anew neither.
+    visit.page.goto(f"{visit.url}#/exchanges")
+    for _ in range(2):
+        expect(told).to_contain_text(f"{when}, ")
+        expect(told).not_to_contain_text("older")
+        visit.page.reload()
+    site.api.silent_since_ms = None
+    visit.page.keyboard.press("r")
+    expect(visit.page.locator("#main h1")).to_have_text("Exchanges")
+    expect(told).to_have_count(0)
+    assert [each for each in visit.complaints if "503" not in each] == []
+    visit.complaints.clear()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_controls_have_names_and_texts_have_contrast(visit: Visit, site: Site, scheme: str) -> None:
     site.api.queues["first"] = [a_message(1)]

@@ -102,7 +102,9 @@ class Api:
         except ApiError as error:
             response = _refusal(error)
         except BrokerUnavailable as error:
-            response = _refusal(ApiError(UNAVAILABLE, "service_unavailable", str(error)))
+            facts = {"last_answer_ms": error.answered_at_ms}
+            refusal = ApiError(UNAVAILABLE, "service_unavailable", str(error))
+            response = _refusal(refusal, **facts)
         except CommandRefused as error:
             response = _refusal(error_of(error, request.method))
         except ClientDisconnect:
@@ -300,8 +302,9 @@ def _without_body(response: Response) -> Response:
     return response
 
 
-def _refusal(error: ApiError) -> Response:
-    content = _encoded({"error": error.error, "reason": error.reason}) if error.error else b""
+def _refusal(error: ApiError, **facts: object) -> Response:
+    told = {"error": error.error, "reason": error.reason, **facts}
+    content = _encoded(told) if error.error else b""
     return _response(error.status, content, error.headers)
 
 

@@ -71,6 +71,7 @@ def described(routes: Iterable[Route]) -> dict[str, Any]:
                                 "properties": {
                                     "error": {"type": "string"},
                                     "reason": {"type": "string"},
+                                    "last_answer_ms": {"type": ["integer", "null"]},
                                 },
                             }
                         }

@@ -2,6 +2,8 @@
 // that a reverse proxy may serve it below any prefix.
 
 const HEADERS = { "X-Requested-With": "vouchmq-page" };
+// Of what the page asks, the longest takes seconds; a broker that hangs is told within five.
+const READ_LIMIT_MS = 30000;
 let csrf = "";
 let whenSignedOut = () => {};
 
@@ -58,7 +60,7 @@ async function request(method, url, body, signal, headers = {}, text = body === 
   let answer;
   try {
     answer = await fetch(url, {
-      method, signal, headers: given, credentials: "same-origin", cache: "no-store", body: text,
+      method, signal: method === "GET" ? limited(signal) : signal, headers: given, credentials: "same-origin", cache: "no-store", body: text,
     });
   } catch (error) {
     if (error.name === "AbortError") {
@@ -77,18 +79,27 @@ async function request(method, url, body, signal, headers = {}, text = body === 
   throw problem;
 }
 
+/** A signal that also gives up a read when nothing comes. */
+function limited(signal) {
+  const limit = AbortSignal.timeout(READ_LIMIT_MS);
+  return signal ? AbortSignal.any([signal, limit]) : limit;
+}
+
 async function reasonOf(answer) {
   const text = await answer.text();
   let reason = `${answer.status} ${answer.statusText}`;
   let code = "";
+  let lastAnswerMs;
   try {
     const told = JSON.parse(text);
     reason = typeof told.reason === "string" ? told.reason : JSON.stringify(told.reason ?? told.error ?? told);
     code = told.error;
+    lastAnswerMs = told.last_answer_ms;
   } catch {
     // No JSON: the status line has to do.
   }
   const error = new ApiError(answer.status, reason);
+  error.lastAnswerMs = lastAnswerMs;
   error.isSession = code === "session_expired" || code === "not_authorized";
   return error;
 }

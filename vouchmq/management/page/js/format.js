@@ -93,6 +93,11 @@ export function exchangeName(name) {
   return name === "" || name === "amq.default" ? "(default)" : name;
 }
 
+/** A text with a capital letter and a full stop. */
+export function sentence(text) {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+}
+
 /** `1 message`, `2 messages`. */
 export function counted(number, noun) {
   return `${count(number)} ${noun}${number === 1 ? "" : "s"}`;

@@ -22,7 +22,8 @@ const app = {
   query: {},
   data: null,
   problem: "",
-  isStale: false,
+  /** When who does not answer has answered last; 0: it answers, or never has. */
+  answeredAt: 0,
   state: {},
   vhost: stored("vhost", ""),
   everyMs: Number(stored("every", "5000")),
@@ -104,7 +105,7 @@ function viewNodes() {
     return h("div", { class: "empty" }, "There is no such page. ", h("a", { href: "#/" }, "Overview"));
   }
   if (app.data === null) {
-    return app.problem ? h("div", { class: "problem-box", role: "alert" }, app.problem) : h("div", { class: "empty" }, "Loading…");
+    return app.problem ? null : h("div", { class: "empty" }, "Loading…");
   }
   return app.route.view.render(context());
 }
@@ -158,6 +159,7 @@ async function load() {
     }
     app.data = data;
     app.problem = "";
+    app.answeredAt = 0;
     app.loadedAt = Date.now();
   } catch (error) {
     if (loading !== mine || error.name === "AbortError") {
@@ -168,12 +170,18 @@ async function load() {
     }
     // What was last seen stays, unless what it is about has gone.
     app.problem = error.status === 404 ? "This does not exist, or not for this user." : error.message;
+    app.answeredAt = isSilence(error) ? (error.lastAnswerMs ?? app.loadedAt) : 0;
     if (error.status === 404 || error.status === 401) {
       app.data = null;
     }
   }
   draw();
   plan();
+}
+
+/** Whether nobody has answered: the management process, or the broker behind it. */
+function isSilence(error) {
+  return error.status === 0 || error.status === 503;
 }
 
 /** What surrounds every view. Virtual hosts are listed rarely: their totals are added up of all queues. */

@@ -3,7 +3,7 @@
 import * as access from "./access.js";
 import { ask } from "./dialogs.js";
 import { h } from "./dom.js";
-import { moment } from "./format.js";
+import { moment, sentence, since } from "./format.js";
 
 // Text, address, key, the route that the view is made from, and who may see it.
 const GROUPS = [
@@ -39,7 +39,7 @@ export function shell(app, content, commands) {
       h("span", { class: "user", title: `Tags: ${app.session.user.tags.join(", ") || "none"}` }, app.session.user.name),
       h("button", { type: "button", class: "small", onclick: commands.signOut }, "Sign out")),
     h("nav", { id: "nav", class: app.isMenuOpen ? "side open" : "side", key: "side", "aria-label": "Views" }, GROUPS.map(([title, items]) => group(title, items, app))),
-    h("main", { id: "main", key: "main", tabindex: -1 }, alarms(app), app.problem && app.data !== null && h("div", { class: "problem-box", role: "alert" }, app.problem, " What is shown is older."), content),
+    h("main", { id: "main", key: "main", tabindex: -1 }, problem(app), alarms(app), content),
   ];
 }
 
@@ -63,6 +63,13 @@ function group(title, items, app) {
       const isHere = (app.route?.at.split("/")[0] ?? "") === to;
       return h("li", { key: to }, h("a", { href: `#/${to}`, "aria-current": isHere ? "page" : undefined }, text));
     })));
+}
+
+/** Why nothing new is shown, and of when what is shown is. */
+function problem(app) {
+  return app.problem && h("div", { class: "problem-box", role: "alert", key: "problem" }, sentence(app.problem),
+    app.answeredAt > 0 && ` The last answer was at ${moment(app.answeredAt)}, ${since(app.answeredAt)} ago.`,
+    app.data !== null && " What is shown is older.");
 }
 
 function alarms(app) {
