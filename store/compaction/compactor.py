@@ -5,9 +5,11 @@
 
 A round empties one segment. The survey reads what its blocks say, without contents, and finds
 where live messages are and how large. Moving reads those blocks again, checksums included, and
-has the journal write the messages once more under the LSNs they have (`Journal.move_run`). The
-oldest segment then goes by itself; from one in the middle the settles that others need are logged
-again first (`Journal.rewrite_settlements`), and `Journal.retire` names it in a checkpoint block.
+has the journal write the messages once more under the LSNs they have (`Journal.move_run`), in the
+order of these: first what had been moved there, then what the segment brought. So messages that
+follow each other stay side by side however often they are moved (decision 0011). The oldest
+segment then goes by itself; from one in the middle the settles that others need are logged again
+first (`Journal.rewrite_settlements`), and `Journal.retire` names it in a checkpoint block.
 
 The invariant: a crash at any point loses nothing and revives nothing. A message that was moved is
 found where it was moved to, and if that block was not written, where it was. A segment's file goes
@@ -19,9 +21,9 @@ them. With that mistake, a kill in the middle of a round could lose confirmed me
 acked ones back (commit af9ed81; the simulation now looks for it). Settles are logged
 again once, and only where another segment needs them (commit f653433).
 
-What it costs: a message that lives is written again, and its block is read twice. Steps are
-bounded in octets and by the clock, and the caller lets turns pass in between. A segment that is
-damaged is left as it is, for the next start to deal with.
+What it costs: a message that lives is written again, and its block is read twice, three times if
+it has both kinds. Steps are bounded in octets and by the clock, and the caller lets turns pass in
+between. A segment that is damaged is left as it is, for the next start to deal with.
 
 Nothing here syncs, waits or knows the time of day.
 
@@ -33,8 +35,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.store.checksum import crc32
 from vouchmq.store.compaction.victim import VictimSelector
@@ -74,6 +77,11 @@ _NEXT_STEP: Final = 1 << 62
 # The kernel is asked to have so much in memory before it is read.
 _AHEAD_BYTES: Final = 1024 * 1024
 _NO_LIMIT_S: Final = float("inf")
+# A block of moves whose LSNs lie between those of others is read again for each part of them. So
+# many parts there may be for each block, and beside that: an earlier program kept no order.
+_MOST_PARTS: Final = 2
+_SPARE_PARTS: Final = 64
+_END: Final = 1 << 64
 
 
 @dataclass(slots=True)
@@ -89,6 +97,19 @@ class CompactionCounters:
     rewritten: int = 0
 
 
+class _Needed(NamedTuple):
+    """A block from `offset` to before `end`, and what in it is needed.
+
+    `moved_lsn` is the lowest LSN of live messages that were moved there, 0 if there are none.
+    """
+
+    offset: int
+    end: int
+    has_routes: bool
+    moved_lsn: int
+    has_rest: bool
+
+
 @dataclass(slots=True)
 class _Round:
     """One segment on its way out."""
@@ -101,8 +122,8 @@ class _Round:
     live_bytes: int = 0
     kept_bytes: int = 0
     routes: dict[int, Route] = field(default_factory=dict)
-    # Where the blocks are that hold something which others need, or what that hangs on.
-    plan: list[tuple[int, int]] = field(default_factory=list)
+    # The blocks that hold something which others need, in order.
+    plan: list[_Needed] = field(default_factory=list)
 
 
 class Compactor:
@@ -206,8 +227,7 @@ class Compactor:
         # Nothing is carried on under a route that no checksum has vouched for.
         current.routes = {}
         self._journal.chain.emptying = segment
-        for offset, end in current.plan:
-            yield from self._move(current, offset, end)
+        yield from self._move(current)
         if segment.noted:
             self._journal.notes.carry(segment)
         while self._journal.has_moves or segment.noted:
@@ -242,9 +262,14 @@ class Compactor:
                 window.load(offset, min(GLANCE_BYTES, segment.offset - offset))
             block = _block_at(window, segment, offset)
             learn_routes(block, window, current.routes)
-            live_bytes = 0
+            live_bytes = moved_lsn = 0
+            has_rest = False
             for run in runs_of(block, window, current.routes, is_wanted=is_wanted):
-                live_bytes += self._live_bytes(segment, run)
+                size = self._live_bytes(segment, run)
+                live_bytes += size
+                if size and run.is_moved:
+                    moved_lsn = min(moved_lsn or run.first_lsn, run.first_lsn)
+                has_rest = has_rest or (size > 0 and not run.is_moved)
                 cost += _RUN_COST + len(run.lsns)
                 if cost >= _BIT:
                     yield cost
@@ -253,9 +278,15 @@ class Compactor:
             has_outcomes = not current.is_oldest and _has_outcomes(block)
             if has_outcomes:
                 cost += yield from self._survey_outcomes(current, block, window)
-            is_needed = live_bytes or has_outcomes
-            if is_needed or records.ROUTES in block.sections:
-                current.plan.append((offset, block.end))
+            needed = _Needed(
+                offset,
+                block.end,
+                has_routes=records.ROUTES in block.sections,
+                moved_lsn=moved_lsn,
+                has_rest=has_rest or has_outcomes,
+            )
+            if needed.has_routes or moved_lsn or needed.has_rest:
+                current.plan.append(needed)
             self.counters.passed_bytes += (block.end - offset) // 2
             offset = block.end
             cost += _BLOCK_COST
@@ -277,7 +308,9 @@ class Compactor:
             window.load(offset, min(GLANCE_BYTES, segment.offset - offset))
             block = _block_at(window, segment, offset)
             cost = yield from self._survey_outcomes(current, block, window)
-            current.plan.append((offset, block.end))
+            current.plan.append(
+                _Needed(offset, block.end, has_routes=False, moved_lsn=0, has_rest=True)
+            )
             yield cost + _BLOCK_COST
         self.counters.passed_bytes += segment.offset
 
@@ -315,11 +348,51 @@ class Compactor:
 
     # Moving.
 
-    def _move(self, current: _Round, offset: int, end: int) -> Iterator[int]:
-        """Read a block as a whole, a piece at a time, and move what is alive in it."""
-        window = yield from self._read(current.file, offset, end)
-        yield from self._copy_live(current, _block_at(window, current.segment, offset), window)
-        self.counters.passed_bytes += (end - offset) // 2
+    def _move(self, current: _Round) -> Iterator[int]:
+        """Read blocks as a whole, a piece at a time, and log again what others need of them."""
+        has_moved = any(needed.moved_lsn for needed in current.plan)
+        if has_moved:
+            for needed in current.plan:
+                if needed.has_routes:
+                    yield from self._load(current, needed)
+            yield from self._move_moved(current)
+        for needed in current.plan:
+            if needed.has_rest or (needed.has_routes and not has_moved):
+                block, window = yield from self._load(current, needed)
+                yield from self._copy_live(current, block, window, records.RUNS)
+                yield from self._copy_outcomes(current, block, window)
+            self.counters.passed_bytes += (needed.end - needed.offset) // 2
+
+    def _move_moved(self, current: _Round) -> Iterator[int]:
+        """Move what had been moved here, in the order of LSNs.
+
+        Rounds of which each brought its messages in order have filled this segment: their blocks
+        are taken in turn, each up to where another one goes on.
+        """
+        chain = self._journal.chain
+        heap = [(needed.moved_lsn, needed) for needed in current.plan if needed.moved_lsn]
+        heapify(heap)
+        parts_left = _MOST_PARTS * len(heap) + _SPARE_PARTS
+        while heap:
+            _, needed = heappop(heap)
+            parts_left -= 1
+            end_lsn = _END
+            if heap and parts_left > 0:
+                end_lsn = heap[0][0]
+            elif heap:
+                # Not in order for the rest of the round: what is moved counts when it is written.
+                chain.emptying = None
+            block, window = yield from self._load(current, needed)
+            next_lsn = yield from self._copy_live(current, block, window, records.MOVES, end_lsn)
+            if next_lsn:
+                heappush(heap, (next_lsn, needed))
+
+    def _load(self, current: _Round, needed: _Needed) -> Generator[int, None, tuple[Block, Parts]]:
+        """Read a block that a checksum vouches for, and learn its routes."""
+        window = yield from self._read(current.file, needed.offset, needed.end)
+        block = _block_at(window, current.segment, needed.offset)
+        learn_routes(block, window, current.routes)
+        return block, window
 
     def _read(self, file: DiskFile, offset: int, end: int) -> Generator[int, None, Parts]:
         """Read a block as a whole, a piece at a time.
@@ -345,17 +418,36 @@ class Compactor:
             raise LookupError(f"the block at offset {offset} does not match its checksum")
         return window
 
-    def _copy_live(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
-        """Move and log again what others need."""
-        segment, journal = current.segment, self._journal
-        learn_routes(block, window, current.routes)
+    def _copy_live(
+        self, current: _Round, block: Block, window: Window, kind: int, end_lsn: int = _END
+    ) -> Generator[int, None, int]:
+        """Move what lives of the messages that came to a block, or that were moved there.
+
+        Those from `end_lsn` on are left.
+
+        Returns:
+            the first LSN that was left, 0 if none was
+        """
+        segment = current.segment
         cost = 0
-        for run in runs_of(block, window, current.routes, is_wanted=_having_live(segment)):
+        is_wanted = _having_live(segment)
+        runs = runs_of(block, window, current.routes, (kind,), is_wanted)
+        for run in sorted(runs) if kind == records.MOVES else runs:
             for lsns in _pieces(run):
-                cost += _RUN_COST + self._copy_piece(segment, run, lsns, window)
+                before = range(lsns.start, min(lsns.stop, end_lsn))
+                if before:
+                    cost += _RUN_COST + self._copy_piece(segment, run, before, window)
+                if lsns.stop > end_lsn:
+                    yield cost
+                    return max(lsns.start, end_lsn)
                 if cost >= _BIT:
                     yield cost
                     cost = 0
+        return 0
+
+    def _copy_outcomes(self, current: _Round, block: Block, window: Window) -> Iterator[int]:
+        """Log again what others need of what became of messages, queues and notes."""
+        segment, journal = current.segment, self._journal
         if current.is_oldest:
             return
         for queue_id, settled in _pieces_settled(block, window):

@@ -131,7 +131,7 @@ class Journal:
         self._tap = state.chain.tap
         self._chain = SegmentChain(disk, segment_size_bytes, state.chain)
         self._index = state.index
-        self._reader = Reader(disk, state.index, self.distrust)
+        self._reader = Reader(disk, state.index, self._chain.generation_of, self.distrust)
         self._snapshot = Snapshot(state.definitions)
         self._wall_ms = wall_ms
         self._all_marks = state.marks
@@ -167,10 +167,7 @@ class Journal:
         return bool(self._buffer.moves)
 
     def ask(self, owner: StateOwner) -> None:
-        """From now on ask `owner`, who has taken in what recovery found.
-
-        What recovery remembered for the journal is let go.
-        """
+        """From now on ask `owner`, who has what recovery found; what it left here is let go."""
         self._snapshot.ask(owner.definitions)
         self._notes.ask(owner.recall)
         self._position_of = owner.position_of
@@ -291,10 +288,7 @@ class Journal:
         self._notes.unnote(scope_id, key)
 
     def barrier(self) -> int:
-        """Return an LSN that is synced no earlier than all that is buffered now.
-
-        For what must wait although it stores no message: a commit of acks alone.
-        """
+        """Return an LSN that is synced no earlier than all that is buffered: for acks alone."""
         self._buffer.has_barrier = True
         return self.take(1)
 
@@ -455,7 +449,7 @@ class Journal:
             (first_lsn, self.next_lsn),
             has_runs=bool(self._buffer.runs),
             first_route=min(new_routes) if new_routes else None,
-            moved=records.bounds_of_runs(moves[1::3], moves[2::3]) if moves else None,
+            moved=list(zip(moves[1::3], moves[2::3], strict=True)),
         )
 
     def _begin_segment(
@@ -489,9 +483,9 @@ class Journal:
         return staged
 
     def learn_definitions(self) -> None:
-        """Ask for all definitions now, while nobody is served, rather than when a segment begins.
+        """Ask for all definitions now, when who knows them has what recovery found.
 
-        To be called when who knows them has taken in what recovery found.
+        Nobody is served yet, as somebody may be when a segment begins.
         """
         self._snapshot.refresh()
 
@@ -518,12 +512,19 @@ class Journal:
         """
         return self._reader.fetch(lsns, limit_bytes)
 
-    def fetch_runs(self, lsns: Sequence[int], limit_bytes: int) -> list[FetchedRun]:
+    def fetch_runs(
+        self, lsns: Sequence[int], limit_bytes: int, limit_steps: int = NO_LIMIT
+    ) -> list[FetchedRun]:
         """Return the same as (first LSN, tail, contents, when they arrived) of rows of messages.
 
-        When: milliseconds, as `wall_ms` gave them; 0 where the journal does not know.
+        When: milliseconds, as `wall_ms` gave them; 0: unknown. Stops also after `limit_steps`.
         """
-        return self._reader.fetch_runs(lsns, limit_bytes)
+        return self._reader.fetch_runs(lsns, limit_bytes, limit_steps)
+
+    @property
+    def read_steps(self) -> int:
+        """Steps that all reads have taken so far, each of about a microsecond."""
+        return self._reader.steps
 
     def _encode(self, padding: Sequence[bytes] = ()) -> tuple[list[bytes], int]:
         buffer, table = self._buffer, self._routes
@@ -597,10 +598,7 @@ class Journal:
         return closing
 
     def committed(self, number: int) -> None:
-        """Take note that whoever has tapped the journal will not lose blocks up to this number.
-
-        May write one small block; it may not fail the caller.
-        """
+        """As `end_sync`: whoever has tapped the journal will not lose blocks up to this number."""
         self._tell_retired(self._chain.committed(number))
 
     def _tell_retired(self, has_retired: bool) -> None:

@@ -124,8 +124,8 @@ class SegmentChain:
         self.appended_bytes = 0
         self.whole_bytes, self.piece_bytes = _WHOLE_BYTES, _PIECE_BYTES
         self.gaps = state.gaps
-        # Its own messages are being moved in the order of their LSNs: those before one that was
-        # moved are moved or gone, and need no range of LSNs of their own any more.
+        # Its messages are being moved in the order of their LSNs: those before one that was moved
+        # are moved or gone, and need no range of LSNs of their own any more.
         self.emptying: Segment | None = None
         # While somebody copies files, none is removed or used again.
         self.is_held = False
@@ -341,8 +341,8 @@ class SegmentChain:
         lsns = range(first_lsn, first_lsn + count)
         start = first_lsn
         for source, some in list(self._segment_map.split(lsns)):
-            if source is not None and source is self.emptying and start >= source.first_lsn:
-                start = max(self._segment_map.start_of(start), source.first_lsn)
+            if source is not None and source is self.emptying and some[0] == first_lsn:
+                start = self._segment_map.start_of(start)
             for queue_id in queue_ids:
                 if source is not None:
                     source.take_live(queue_id, len(some))
@@ -385,6 +385,11 @@ class SegmentChain:
     def note_outer(self) -> None:
         """Note that older segments may need what the block just written says."""
         self.active.note_outer(self._block_offset)
+
+    def generation_of(self, lsn: int) -> int | None:
+        """Return the generation of the segment that holds the live copies of a message, if any."""
+        segment = self._segment_map.of(lsn)
+        return segment.generation if segment is not None else None
 
     def alive(self, segment: Segment, queue_id: int, lsns: range) -> Sequence[int]:
         """Return those of `lsns` of which a queue has its live copy in this segment.

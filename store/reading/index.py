@@ -2,8 +2,12 @@
 
 A *stretch* is a row of blocks, small ones together up to about 16 KiB, a larger one alone. Per
 stretch only its first LSN and its offset are kept; what exactly a block holds is read from the
-block again (`reader.py`). Messages that were moved lie outside this order and are found by the
-range of LSNs that each block of moves spans.
+block again (`reader.py`).
+
+Messages that were moved lie outside this order. Each of them has exactly one place here: ranges of
+LSNs that do not overlap, each with the block that they were moved to (decision 0011). LSNs that
+came into the same block share a range if nothing was moved from between them, so that a round of
+compaction, which moves in the order of LSNs, leaves about as many ranges as blocks.
 
 It must not know files or octets.
 """
@@ -11,14 +15,16 @@ It must not know files or octets.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 # Blocks share an entry until they are this large together.
 STRETCH_BYTES: Final = 16 * 1024
+_BY_GENERATION: Final = attrgetter("generation")
 
 
 class SegmentIndex:
@@ -26,12 +32,9 @@ class SegmentIndex:
 
     __slots__ = (
         "_lsns",
-        "_move_highs",
-        "_move_lows",
-        "_move_offsets",
-        "_move_rows",
-        "_moved_high",
-        "_moved_low",
+        "_moved_ends",
+        "_moved_firsts",
+        "_moved_offsets",
         "_offsets",
         "_room",
         "_route_numbers",
@@ -58,16 +61,15 @@ class SegmentIndex:
         self._offsets = array("Q")
         self._route_numbers = array("Q")
         self._route_offsets = array("Q")
-        self._move_lows = array("Q")
-        self._move_highs = array("Q")
-        self._move_offsets = array("Q")
-        self._move_rows = array("Q")
-        self._moved_low, self._moved_high = 1, 0
+        # Of messages that were moved here: ascending ranges that do not overlap, and their blocks.
+        self._moved_firsts = array("Q")
+        self._moved_ends = array("Q")
+        self._moved_offsets = array("Q")
 
     @property
     def entry_bytes(self) -> int:
         """What all entries take in memory."""
-        arrays = (self._lsns, self._route_numbers, self._move_lows)
+        arrays = (self._lsns, self._route_numbers, self._moved_firsts)
         return 16 * len(arrays[0]) + 16 * len(arrays[1]) + 24 * len(arrays[2])
 
     def add(
@@ -78,7 +80,7 @@ class SegmentIndex:
         *,
         has_runs: bool,
         first_route: int | None,
-        moved: tuple[int, int] | None,
+        moved: Iterable[tuple[int, int]] = (),
     ) -> None:
         """Take in the next block.
 
@@ -88,7 +90,7 @@ class SegmentIndex:
             lsns: the first LSN that was handed out for it, and the first that was not
             has_runs: it holds new messages
             first_route: the lowest number of the routes that no block before it logs
-            moved: the lowest and the highest LSN of the messages that were moved into it
+            moved: first LSN and count of each run of messages that was moved into it
         """
         is_behind_hole = self.end != offset and self.end > 0
         # A block that does not fit into the stretch as it is begins one of its own.
@@ -104,29 +106,53 @@ class SegmentIndex:
             newest = self._route_numbers[-1] if self._route_numbers else 0
             self._route_numbers.append(max(first_route, newest))
             self._route_offsets.append(offset)
-        if moved is not None:
-            self._add_moves(*moved, offset)
+        for first, count in moved:
+            self._put_moved(first, first + count, offset)
         self.end = offset + size
 
-    def _add_moves(self, low: int, high: int, offset: int) -> None:
-        has_others = bool(self._move_lows)
-        if not has_others or low <= self._move_highs[-1]:
-            self._move_rows.append(len(self._move_lows))
-        self._moved_low = min(self._moved_low, low) if has_others else low
-        self._moved_high = max(self._moved_high, high)
-        self._move_lows.append(low)
-        self._move_highs.append(high)
-        self._move_offsets.append(offset)
+    def _put_moved(self, first: int, end: int, offset: int) -> None:
+        """Note that LSNs from `first` to before `end` are in a block, whatever was said before."""
+        firsts, ends, offsets = self._moved_firsts, self._moved_ends, self._moved_offsets
+        if not firsts or first >= ends[-1]:
+            if firsts and offsets[-1] == offset:
+                ends[-1] = end
+            else:
+                firsts.append(first)
+                ends.append(end)
+                offsets.append(offset)
+            return
+        low, high = bisect_right(ends, first), bisect_left(firsts, end)
+        if low < high and firsts[low] <= first and ends[low] >= end and offsets[low] == offset:
+            return
+        # What is left of ranges that this one cuts, and its neighbours if they are of its block.
+        before = (firsts[low], first, offsets[low]) if low < high and firsts[low] < first else None
+        last = high - 1
+        behind = (end, ends[last], offsets[last]) if low < high and ends[last] > end else None
+        if before is None and low and offsets[low - 1] == offset:
+            low -= 1
+            first = firsts[low]
+        if behind is None and high < len(firsts) and offsets[high] == offset:
+            end = ends[high]
+            high += 1
+        new = [each for each in (before, (first, end, offset), behind) if each is not None]
+        firsts[low:high] = array("Q", [each[0] for each in new])
+        ends[low:high] = array("Q", [each[1] for each in new])
+        offsets[low:high] = array("Q", [each[2] for each in new])
 
     def rows(self) -> tuple[array[int], array[int], array[int]]:
-        """Everything as numbers, for `restore`: in rows of two, two and three."""
+        """Everything as numbers, for `restore`: in rows of two, two and three.
+
+        Those of moves are the lowest and the highest LSN of a range, and where their block is.
+        """
         stretches, routes, moves = array("Q"), array("Q"), array("Q")
         for row in zip(self._lsns, self._offsets, strict=True):
             stretches.extend(row)
         for row in zip(self._route_numbers, self._route_offsets, strict=True):
             routes.extend(row)
-        for each in zip(self._move_lows, self._move_highs, self._move_offsets, strict=True):
-            moves.extend(each)
+        for first, end, offset in zip(
+            self._moved_firsts, self._moved_ends, self._moved_offsets, strict=True
+        ):
+            moves.extend((first, end - 1, offset))
         return stretches, routes, moves
 
     def restore(
@@ -140,8 +166,8 @@ class SegmentIndex:
         """Take in what `rows` gave, of a segment that takes no more blocks."""
         self._lsns, self._offsets = stretches[::2], stretches[1::2]
         self._route_numbers, self._route_offsets = routes[::2], routes[1::2]
-        for low, high, offset in zip(moves[::3], moves[1::3], moves[2::3], strict=True):
-            self._add_moves(low, high, offset)
+        self._moved_firsts, self._moved_offsets = moves[::3], moves[2::3]
+        self._moved_ends = array("Q", [high + 1 for high in moves[1::3]])
         self.end, self.next_lsn = end, next_lsn
         self.is_unchecked = True
 
@@ -166,19 +192,13 @@ class SegmentIndex:
         yield from self._route_offsets[at + 1 :]
         yield from reversed(self._route_offsets[: max(at, 0)])
 
-    def move_offsets(self, lsn: int) -> Iterator[int]:
-        """Offsets of blocks into which this message may have been moved, newest first."""
-        if not self._moved_low <= lsn <= self._moved_high:
-            return
-        lows, highs = self._move_lows, self._move_highs
-        # Compaction moves in the order of LSNs, so that these rise but for where a round begins.
-        end = len(lows)
-        for start in reversed(self._move_rows):
-            at = bisect_right(lows, lsn, start, end) - 1
-            while at >= start and highs[at] >= lsn:
-                yield self._move_offsets[at]
-                at -= 1
-            end = start
+    def moved_to(self, lsn: int) -> int | None:
+        """The offset of the block that a message was moved to; None: it was not moved here.
+
+        A number between two that were moved to one block has its offset as well.
+        """
+        at = bisect_right(self._moved_firsts, lsn) - 1
+        return self._moved_offsets[at] if at >= 0 and lsn < self._moved_ends[at] else None
 
 
 class Stretch(NamedTuple):
@@ -239,8 +259,9 @@ class Index:
         # A segment without any LSN of its own begins where the next one does.
         return self._segments[at].stretch_of(lsn) if at >= 0 else None
 
-    def moved(self, lsn: int) -> Iterator[tuple[SegmentIndex, int]]:
-        """Segments and offsets of blocks into which this message may have been moved."""
-        for segment in reversed(self._segments):
-            for offset in segment.move_offsets(lsn):
-                yield segment, offset
+    def of(self, generation: int) -> SegmentIndex | None:
+        """A segment by its number; None if it is gone."""
+        at = bisect_left(self._segments, generation, key=_BY_GENERATION)
+        if at < len(self._segments) and self._segments[at].generation == generation:
+            return self._segments[at]
+        return None

@@ -10,6 +10,7 @@ It must not know what a queue is, nor which messages are live.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from functools import partial
 from itertools import accumulate, pairwise, repeat
 from struct import error as struct_error
 from struct import unpack_from
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from vouchmq.store.errors import ReadFailed
 from vouchmq.store.journal import records
@@ -46,25 +47,31 @@ WHOLE_SHARE: Final = 4
 # What is remembered. Many queues that were filled in turn read the same blocks side by side.
 CACHE_BYTES: Final = 16 * 1024 * 1024
 DECODED_BYTES: Final = 8 * 1024
-CACHED_MOVES: Final = 64
 OPEN_FILES: Final = 64
 CACHED_ROUTES: Final = 65536
 NO_LIMIT: Final = 1 << 62
+# What is counted as steps, each of about a microsecond: a run, a block that is looked at, and how
+# many octets that are read, or places of messages that are worked out, make one more.
+RUN_STEPS: Final = 16
+BLOCK_STEPS: Final = 32
+STEP_BYTES: Final = 1024
+STEP_MESSAGES: Final = 16
 
 
 class Contents:
-    """The contents of one block: which LSNs, and where each of them lies."""
+    """What came to one block, or was moved there: which LSNs, and where each of them lies."""
 
     __slots__ = (
-        "_arrived_ms",
+        "_arrivals",
         "_bounds",
+        "_counts",
         "_firsts",
-        "_moved",
         "_routes",
         "_starts",
         "_tail_of",
         "_window",
         "first",
+        "message_count",
         "next",
     )
 
@@ -77,29 +84,39 @@ class Contents:
         self._tail_of = tail_of
         runs = records.numbers_in(block.body(window, records.RUNS))
         lengths = block.body(window, records.LENGTHS)
+        self.message_count = len(lengths) // 4
         start, end = block.sections[records.CONTENTS][1:]
         self._bounds: Sequence[int]
-        if lengths == lengths[:4] * (len(lengths) // 4) and end > start:
+        if lengths == lengths[:4] * self.message_count and end > start:
             self._bounds = range(start, end + 1, records.lengths_in(lengths[:4])[0])
         else:
             self._bounds = list(accumulate(records.lengths_in(lengths), initial=start))
-        self._arrived_ms = arrived_ms(block, window)
-        self._moved: dict[int, tuple[int, int, int]] = {}
+        at = 0
+        self._arrivals: Sequence[int]
+        if moves:
+            # Contents of runs come first.
+            at = sum(runs[2::3])
+            runs = records.numbers_in(block.body(window, records.MOVES))
+            self._arrivals = moves_arrived(block, window)
+        else:
+            self._arrivals = (arrived_ms(block, window),) * (len(runs) // 3)
         self._routes = runs[::3]
         self._firsts = runs[1::3]
-        self._starts = list(accumulate(runs[2::3], initial=0))
+        self._counts = runs[2::3]
+        self._starts: Sequence[int] = list(accumulate(self._counts, initial=at))
         if moves:
-            self._find_moved(
-                records.numbers_in(block.body(window, records.MOVES)), moves_arrived(block, window)
-            )
+            self._put_in_order()
 
-    def _find_moved(self, moves: Sequence[int], arrivals: Sequence[int]) -> None:
-        at = self._starts[-1]
-        runs = zip(moves[::3], moves[1::3], moves[2::3], arrivals, strict=True)
-        for route, first, count, arrived in runs:
-            for number in range(count):
-                self._moved[first + number] = (at + number, route, arrived)
-            at += count
+    def _put_in_order(self) -> None:
+        """Sort what was moved by LSN; it ascends already if compaction moved it at one go."""
+        firsts = self._firsts
+        order = sorted(range(len(firsts)), key=firsts.__getitem__)
+        if order != list(range(len(firsts))):
+            self._routes = array("Q", [self._routes[at] for at in order])
+            self._counts = array("Q", [self._counts[at] for at in order])
+            self._arrivals = [self._arrivals[at] for at in order]
+            self._starts = [self._starts[at] for at in order]
+            self._firsts = array("Q", sorted(firsts))
 
     def take(
         self, lsns: Sequence[int], at: int, room: int, into: list[FetchedRun]
@@ -118,7 +135,7 @@ class Contents:
             raise KeyError(lsn)
         number = lsn - self._firsts[run]
         start = self._starts[run]
-        count = self._starts[run + 1] - start
+        count = self._counts[run]
         if number >= count:
             raise KeyError(lsn)
         # As many as follow each other without a gap, which is the rule rather than the exception.
@@ -131,18 +148,8 @@ class Contents:
         if bounds[last] - bounds[first] > room:
             last = max(first + 1, bisect_left(bounds, bounds[first] + room, first, last))
         raws = self._raws(bounds[first : last + 1])
-        into.append((lsn, self._tail_of(self._routes[run]), raws, self._arrived_ms))
+        into.append((lsn, self._tail_of(self._routes[run]), raws, self._arrivals[run]))
         return at + last - first, bounds[last] - bounds[first]
-
-    def take_moved(self, lsn: int, into: list[FetchedRun]) -> int | None:
-        """Read one message that was moved here; gives its size, None if it is not here."""
-        found = self._moved.get(lsn)
-        if found is None:
-            return None
-        at, route, arrived = found
-        raws = self._raws(self._bounds[at : at + 2])
-        into.append((lsn, self._tail_of(route), raws, arrived))
-        return len(raws[0])
 
     def _raws(self, bounds: Sequence[int]) -> Sequence[bytes]:
         window = self._window
@@ -157,6 +164,45 @@ class Contents:
             # All of one size: nothing cuts them faster.
             return unpack_from(f"{bounds.step}s" * (len(bounds) - 1), octets, start - base)
         return [octets[a - base : b - base] for a, b in pairwise(bounds)]
+
+
+T = TypeVar("T")
+
+
+class _Cache(Generic[T]):
+    """What was decoded last, by its place; `CACHE_BYTES` of it, one at least."""
+
+    __slots__ = ("_bytes", "_costs", "_items")
+
+    def __init__(self) -> None:
+        self._items: OrderedDict[_Place, T] = OrderedDict()
+        self._costs: dict[_Place, int] = {}
+        self._bytes = 0
+
+    def get(self, place: _Place) -> T | None:
+        """Return what is kept of a place, which was wanted last now."""
+        item = self._items.get(place)
+        if item is not None:
+            self._items.move_to_end(place)
+        return item
+
+    def put(self, place: _Place, item: T, cost_bytes: int) -> None:
+        """Keep this of a place, and let go of what nobody has wanted for longest."""
+        self._let_go(place)
+        self._items[place] = item
+        self._costs[place] = cost_bytes
+        self._bytes += cost_bytes
+        while self._bytes > CACHE_BYTES and len(self._items) > 1:
+            self._let_go(next(iter(self._items)))
+
+    def forget(self, generation: int) -> None:
+        """Let go of what is kept of a segment."""
+        for place in [place for place in self._items if place[0] == generation]:
+            self._let_go(place)
+
+    def _let_go(self, place: _Place) -> None:
+        if self._items.pop(place, None) is not None:
+            self._bytes -= self._costs.pop(place)
 
 
 class _Stretch:
@@ -199,20 +245,33 @@ class _Stretch:
 class Reader:
     """Reads messages of all segments that the index knows.
 
-    It opens the files by itself and keeps some of them open; `forget` closes. `distrust` is told
-    the generation of a segment in which a block is not what was written.
+    It opens the files by itself and keeps some of them open; `forget` closes.
+
+    Args:
+        disk: where the segments are
+        index: where the messages are in them
+        generation_of: the generation of the segment in which the live copies of an LSN are
+        distrust: told the generation of a segment in which a block is not what was written
     """
 
-    def __init__(self, disk: Disk, index: Index, distrust: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        index: Index,
+        generation_of: Callable[[int], int | None],
+        distrust: Callable[[int], None],
+    ) -> None:
         self._disk = disk
         self._index = index
+        self._generation_of = generation_of
         self._distrust = distrust
+        # What all reads have taken so far, about microseconds.
+        self.steps = 0
         # Blocks that were read as a whole, of segments that nobody has read since the start.
         self._checked: set[_Place] = set()
         self._files: OrderedDict[int, DiskFile] = OrderedDict()
-        self._stretches: OrderedDict[_Place, _Stretch] = OrderedDict()
-        self._cached_bytes = 0
-        self._moved: OrderedDict[_Place, Contents] = OrderedDict()
+        self._stretches: _Cache[_Stretch] = _Cache()
+        self._moved: _Cache[Contents] = _Cache()
         self._routes: dict[tuple[int, int], bytes] = {}
         # One object for each tail there is, as the messages of a route share it.
         self._tails: dict[bytes, bytes] = {}
@@ -224,10 +283,13 @@ class Reader:
             contents += zip(raws, repeat(tail))
         return contents
 
-    def fetch_runs(self, lsns: Sequence[int], limit_bytes: int) -> list[FetchedRun]:
+    def fetch_runs(
+        self, lsns: Sequence[int], limit_bytes: int, limit_steps: int = NO_LIMIT
+    ) -> list[FetchedRun]:
         """Return the messages of `lsns`, which ascend; all must be live.
 
-        Stops early when `limit_bytes` are reached, at the earliest after one message.
+        Stops early when `limit_bytes` are reached, or when it has taken so many steps, at the
+        earliest after one message.
 
         Raises:
             ReadFailed: one is not where it should be, or the disk refused
@@ -236,16 +298,16 @@ class Reader:
         at = size = 0
         lsn = 0
         block: Contents | None = None
+        enough = self.steps + limit_steps
         try:
-            while at < len(lsns) and (size < limit_bytes or not at):
+            while at < len(lsns) and (not at or (size < limit_bytes and self.steps < enough)):
                 lsn = lsns[at]
                 if block is None or not block.first <= lsn < block.next:
                     block = self._find(lsns, at)
-                if block is not None:
-                    at, more = block.take(lsns, at, limit_bytes - size, runs)
-                else:
-                    at, more = at + 1, self._fetch_moved(lsn, runs)
+                contents = block or self._find_moved(lsn)
+                at, more = contents.take(lsns, at, limit_bytes - size, runs)
                 size += more
+                self.steps += RUN_STEPS + more // STEP_BYTES
         except OSError as error:
             self._blame(lsn)
             reason = error.strerror or error
@@ -258,9 +320,9 @@ class Reader:
     def _blame(self, lsn: int) -> None:
         """Have the next start look at the segments that this message may be in."""
         place = self._index.stretch_of(lsn)
-        places = [place.segment] if place is not None else []
-        for segment in (*places, *(segment for segment, _ in self._index.moved(lsn))):
-            self._distrust(segment.generation)
+        generation = place.segment.generation if place is not None else self._generation_of(lsn)
+        if generation is not None:
+            self._distrust(generation)
 
     def _find(self, lsns: Sequence[int], at: int) -> Contents | None:
         lsn = lsns[at]
@@ -274,41 +336,29 @@ class Reader:
         is_dense = wanted * WHOLE_SHARE >= place.next_lsn - place.first_lsn
         is_whole = size <= SMALL_BYTES or (is_dense and size <= WHOLE_BYTES)
         if stretch is None or (is_whole and not stretch.is_whole):
-            stretch = self._open(key, place, is_whole=is_whole)
-        else:
-            self._stretches.move_to_end(key)
+            stretch = _Stretch(self, place, is_whole=is_whole)
+            self._stretches.put(key, stretch, stretch.cost_bytes)
         return stretch.find(lsn)
 
-    def _open(self, key: _Place, place: Stretch, *, is_whole: bool) -> _Stretch:
-        self._let_go(key)
-        stretch = _Stretch(self, place, is_whole=is_whole)
-        self._stretches[key] = stretch
-        self._cached_bytes += stretch.cost_bytes
-        while self._cached_bytes > CACHE_BYTES and len(self._stretches) > 1:
-            self._let_go(next(iter(self._stretches)))
-        return stretch
-
-    def _let_go(self, key: _Place) -> None:
-        stretch = self._stretches.pop(key, None)
-        if stretch is not None:
-            self._cached_bytes -= stretch.cost_bytes
-
-    def _fetch_moved(self, lsn: int, into: list[FetchedRun]) -> int:
-        for segment, offset in self._index.moved(lsn):
-            key = (segment.generation, offset)
-            contents = self._moved.get(key)
-            if contents is None:
-                window = Window(self.file_of(segment))
-                window.load(offset, min(GLANCE_BYTES, segment.end - offset))
-                block = self.block_at(window, segment, offset)
-                contents = self.contents_of(block, window, segment, moves=True)
-                self._moved[key] = contents
-                if len(self._moved) > CACHED_MOVES:
-                    self._moved.popitem(last=False)
-            size = contents.take_moved(lsn, into)
-            if size is not None:
-                return size
-        raise KeyError(lsn)
+    def _find_moved(self, lsn: int) -> Contents:
+        """The contents of the block that holds a message whose own segment is gone."""
+        generation = self._generation_of(lsn)
+        segment = self._index.of(generation) if generation is not None else None
+        offset = segment.moved_to(lsn) if segment is not None else None
+        if segment is None or offset is None:
+            raise KeyError(lsn)
+        key = (segment.generation, offset)
+        contents = self._moved.get(key)
+        if contents is None:
+            window = Window(self.file_of(segment))
+            window.load(offset, min(GLANCE_BYTES, segment.end - offset))
+            block = self.block_at(window, segment, offset)
+            if GLANCE_BYTES < block.end - offset <= SMALL_BYTES:
+                # Others of it will be wanted, too.
+                window.load(offset, block.end - offset)
+            contents = self.contents_of(block, window, segment, moves=True)
+            self._moved.put(key, contents, DECODED_BYTES + len(window.octets))
+        return contents
 
     # What stretches ask.
 
@@ -319,6 +369,7 @@ class Reader:
             KeyError: there is none, or it is damaged
             OSError: it cannot be read
         """
+        self.steps += BLOCK_STEPS
         block = find_block(window, offset, segment.generation, segment.salt)
         if block is None:
             raise KeyError(offset)
@@ -336,6 +387,7 @@ class Reader:
         place = (segment.generation, block.offset)
         if place not in self._checked:
             octets = self.file_of(segment).read(block.offset, block.end - block.offset)
+            self.steps += len(octets) // STEP_BYTES
             if not records.is_intact(octets, 0, len(octets)):
                 return False
             self._checked.add(place)
@@ -347,7 +399,9 @@ class Reader:
         """Return what a block holds; its routes are looked up when they are needed."""
         if records.ROUTES in block.sections:
             self._learn(block, window, segment)
-        return Contents(block, window, partial(self._tail, segment), moves=moves)
+        contents = Contents(block, window, partial(self._tail, segment), moves=moves)
+        self.steps += contents.message_count // STEP_MESSAGES
+        return contents
 
     def file_of(self, segment: SegmentIndex) -> DiskFile:
         """Return a segment's file, opened for reading."""
@@ -402,9 +456,7 @@ class Reader:
         file = self._files.pop(generation, None)
         if file is not None:
             # A window of a cached stretch may want to read more through this descriptor.
-            for key in [key for key in self._stretches if key[0] == generation]:
-                self._let_go(key)
-            for key in [key for key in self._moved if key[0] == generation]:
-                del self._moved[key]
+            self._stretches.forget(generation)
+            self._moved.forget(generation)
             with suppress(OSError):
                 file.close()

@@ -397,10 +397,7 @@ def _batches(file: DiskFile, extents: Sequence[Extent], index: SegmentIndex) -> 
 
 
 def _note(index: SegmentIndex, block: Block, bodies: Bodies, seen: set[int]) -> None:
-    moved = None
-    if records.MOVES in bodies:
-        moves = records.numbers_in(bodies[records.MOVES][0])
-        moved = records.bounds_of_runs(moves[1::3], moves[2::3])
+    moves = records.numbers_in(bodies[records.MOVES][0] if records.MOVES in bodies else b"")
     routes = records.unpack_routes(*bodies[records.ROUTES]) if records.ROUTES in bodies else ()
     new = {number for number, _, _ in routes} - seen
     seen |= new
@@ -410,7 +407,7 @@ def _note(index: SegmentIndex, block: Block, bodies: Bodies, seen: set[int]) -> 
         (block.header.first_lsn, block.header.next_lsn),
         has_runs=records.RUNS in bodies,
         first_route=min(new, default=None),
-        moved=moved,
+        moved=zip(moves[1::3], moves[2::3], strict=True),
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import struct
 from array import array
 from itertools import islice
+from operator import lt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.store.checksum import crc32
@@ -375,12 +376,22 @@ class Found(NamedTuple):
         index.restore(rows[0], rows[1], rows[2], facts.end, facts.next_lsn)
         return index
 
+    @property
+    def has_exact_moves(self) -> bool:
+        """Whether each message that was moved there is said to be in one block."""
+        moves = self._numbers(MOVE_BLOCKS)
+        return all(map(lt, moves[1::3], moves[3::3]))
+
     def _numbers(self, kind: int) -> array[int]:
         return records.numbers_in(self.bodies[kind][0] if kind in self.bodies else b"")
 
 
 def read_summary(disk: ReadableDisk, generation: int) -> Found | None:
-    """Return the summary of a segment; None if there is none, or none that could be believed."""
+    """Return the summary of a segment; None if there is none, or none that can be used.
+
+    Of a segment with moves that is one of an earlier program, which wrote a range for each block:
+    where they overlap, it takes the blocks to know what is where.
+    """
     try:
         file = disk.open(summary_name(generation))
     except OSError:
@@ -398,7 +409,8 @@ def read_summary(disk: ReadableDisk, generation: int) -> Found | None:
     if (magic, version) != (_MAGIC, _VERSION) or crc32(octets[_LEAD.size :]) != crc:
         return None
     facts = Facts(*_FACTS.unpack_from(octets, _LEAD.size))
-    return Found(facts, _bodies(octets, start)) if facts.generation == generation else None
+    found = Found(facts, _bodies(octets, start))
+    return found if facts.generation == generation and found.has_exact_moves else None
 
 
 def _bodies(octets: bytes, offset: int) -> Bodies:

@@ -8,7 +8,7 @@ Spec: LIMIT-21, DURABLE-21
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from vouchmq.store.errors import ReadFailed
 
@@ -19,11 +19,19 @@ if TYPE_CHECKING:
     from vouchmq.store.scratch import Scratch
 
 
+# Steps of the journal, each of about a microsecond, that one read takes at most (LIMIT-23).
+FETCH_STEPS: Final = 4096
+
+
 class ReadableJournal(Protocol):
     """The journal, as far as it is concerned here."""
 
+    @property
+    def read_steps(self) -> int:
+        """Steps that all reads have taken so far."""
+
     def fetch_runs(
-        self, lsns: Sequence[int], limit_bytes: int
+        self, lsns: Sequence[int], limit_bytes: int, limit_steps: int
     ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
         """Return stored messages as (first LSN, tail, raws, wall-clock ms when they arrived)."""
 
@@ -84,12 +92,17 @@ class DiskPages:
         self._failed = failed
         self._clock = clock
 
+    @property
+    def read_steps(self) -> int:
+        """See `PagedStore`."""
+        return self._journal.read_steps
+
     def fetch_runs(
         self, lsns: Sequence[int], limit_octets: int
     ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
         """See `PagedStore`."""
         try:
-            runs = self._journal.fetch_runs(lsns, limit_octets)
+            runs = self._journal.fetch_runs(lsns, limit_octets, FETCH_STEPS)
         except ReadFailed as error:
             self._failed(str(error))
             raise

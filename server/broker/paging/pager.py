@@ -35,10 +35,10 @@ FIRST_REFILL_MESSAGES: Final = 16
 REFILL_MESSAGES: Final = 1024
 REFILL_OCTETS: Final = 1024 * 1024
 LEAST_REFILL_OCTETS: Final = 16 * 1024
-# What all queues together may have read back in one turn, in about microseconds: so much for each
-# run of messages that lie side by side, one for each message and for each KiB (LIMIT-23).
+# What all queues together may have read back in one turn, in about microseconds: the steps of the
+# store, and one for each message; so much for a scratch page and one for each KiB (LIMIT-23).
 TURN_READS: Final = 4096
-RUN_READS: Final = 16
+PAGE_READS: Final = 16
 # What a queue keeps in memory when all queues together have too much, and when that is not enough.
 LEAST_OCTETS: int = 64 * 1024
 TINY_OCTETS: Final = 4 * 1024
@@ -58,13 +58,18 @@ TURN_DISCARDED: Final = 8192
 class PagedStore(Protocol):
     """Where paged messages are read from."""
 
+    @property
+    def read_steps(self) -> int:
+        """What `fetch_runs` has taken so far, in about microseconds."""
+
     def fetch_runs(
         self, lsns: Sequence[int], limit_octets: int
     ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
         """Read stored messages back in order, as (first LSN, tail, raws, arrived_ms).
 
         The last is when they came, by the clock of the loop. Fewer than were asked for, but at
-        least one, when they are large together.
+        least one, when they are large together, or when they lie in so many places that reading
+        all of them would hold up others (LIMIT-23).
         """
 
     def page_out(self, messages: list[Message]) -> int:
@@ -268,13 +273,17 @@ class Backlog:
             return piece
         span = self._spans[0]
         if isinstance(span, ScratchSpan):
-            messages, run_count = self._store.page_in(span.page), 1
+            messages = self._store.page_in(span.page)
             self._spans.popleft()
         else:
-            messages, run_count = self._read(span, limit_octets)
+            steps = self._store.read_steps
+            messages = self._read(span, limit_octets)
+            steps = self._store.read_steps - steps
         sizes = [len(message[0]) for message in messages]
         octets = sum(sizes)
-        reads = run_count * RUN_READS + len(sizes) + octets // 1024
+        if isinstance(span, ScratchSpan):
+            steps = PAGE_READS + octets // 1024
+        reads = steps + len(sizes)
         self.count -= len(messages)
         self.paged_count -= len(messages)
         return Piece(messages, octets + len(sizes) * MESSAGE_OVERHEAD_OCTETS, max(sizes), reads)
@@ -418,8 +427,8 @@ class Backlog:
             return StoredSpan(lsns)
         return ScratchSpan(self._store.page_out(messages), messages, lsns)
 
-    def _read(self, span: StoredSpan, limit_octets: int) -> tuple[list[Message], int]:
-        """The next piece of a stored span, and of how many runs it was put together."""
+    def _read(self, span: StoredSpan, limit_octets: int) -> list[Message]:
+        """The next piece of a stored span."""
         messages: list[Message] = []
         runs = self._store.fetch_runs(span.lsns[: self._ahead], limit_octets)
         for first, tail, raws, arrived_ms in runs:
@@ -430,7 +439,7 @@ class Backlog:
         if not span.lsns:
             self._spans.popleft()
         self._ahead = min(2 * self._ahead, REFILL_MESSAGES)
-        return messages, len(runs)
+        return messages
 
 
 class Pageable(Protocol):

@@ -15,7 +15,6 @@ from vouchmq.server.broker.paging.pager import (
     FIRST_REFILL_MESSAGES,
     MESSAGE_OVERHEAD_OCTETS,
     REFILL_MESSAGES,
-    RUN_READS,
 )
 
 if TYPE_CHECKING:
@@ -170,6 +169,7 @@ class Reader:
         """Read messages ahead, the next ones."""
         pager = self._pager
         pieces: list[Message] = []
+        steps = pager.store.read_steps
         runs = pager.store.fetch_runs(lsns, pager.refill_octets)
         for first, tail, raws, arrived_ms in runs:
             seq = first * 2 + 1
@@ -177,7 +177,7 @@ class Reader:
             pieces += zip(raws, repeat(tail), seqs, repeat(arrived_ms))
         sizes = [len(message[0]) for message in pieces]
         octets = sum(sizes)
-        pager.reads_left -= len(runs) * RUN_READS + len(sizes) + octets // 1024
+        pager.reads_left -= pager.store.read_steps - steps + len(sizes)
         self._piece, self._at = pieces, 0
         self.octets = octets + len(sizes) * MESSAGE_OVERHEAD_OCTETS
         pager.charge(self, self.octets)

@@ -15,9 +15,7 @@ def segment(generation: int, first_lsn: int) -> SegmentIndex:
 
 
 def add(index: SegmentIndex, offset: int, size: int, first: int, count: int) -> int:
-    index.add(
-        offset, size, (first, first + count), has_runs=count > 0, first_route=None, moved=None
-    )
+    index.add(offset, size, (first, first + count), has_runs=count > 0, first_route=None)
     return offset + size
 
 
@@ -111,30 +109,70 @@ def test_a_segment_without_a_message_hides_none() -> None:
     assert stretch.segment.generation == 3
 
 
-def test_moved_messages_may_be_in_every_block_that_spans_them() -> None:
-    older, newer = segment(4, 100), segment(5, 200)
-    bounds = {(older, 80): (3, 9), (older, 400): (40, 50), (newer, 80): (5, 45)}
-    for (each, offset), moved in bounds.items():
-        each.add(
-            offset,
-            100,
-            (each.first_lsn, each.first_lsn),
-            has_runs=False,
-            first_route=None,
-            moved=moved,
-        )
-    index = Index([older, newer])
-    assert list(index.moved(5)) == [(newer, 80), (older, 80)]
-    assert list(index.moved(42)) == [(newer, 80), (older, 400)]
-    assert list(index.moved(9)) == [(newer, 80), (older, 80)]
-    assert list(index.moved(2)) == []
-    assert list(index.moved(60)) == []
+def put(index: SegmentIndex, offset: int, *runs: tuple[int, int]) -> None:
+    """Add a block to which runs (first LSN, count) were moved."""
+    lsns = (index.first_lsn, index.first_lsn)
+    index.add(offset, 100, lsns, has_runs=False, first_route=None, moved=runs)
+
+
+def test_a_moved_message_has_one_place() -> None:
+    index = segment(4, 100)
+    put(index, 80, (3, 2), (9, 1))
+    put(index, 400, (40, 11))
+    put(index, 700, (6, 1), (60, 3))
+    found = {lsn: index.moved_to(lsn) for lsn in (2, 3, 4, 6, 9, 10, 40, 50, 51, 60, 62, 63)}
+    assert found == {2: None, 3: 80, 4: 80, 6: 700, 9: 80, 10: None, 40: 400, 50: 400} | {
+        51: None,
+        60: 700,
+        62: 700,
+        63: None,
+    }
+
+
+def test_what_is_moved_in_order_takes_a_range_for_each_block() -> None:
+    index = segment(4, 1_000_000)
+    for block in range(100):
+        put(index, 100 * block, *((1000 * block + 10 * n, 3) for n in range(100)))
+    # Another round, of what lies between two of those blocks.
+    put(index, 90_000, *((55_995 + n, 1) for n in range(4)))
+    assert len(index.rows()[2]) == 3 * 101
+
+
+def test_segments_are_found_by_their_number() -> None:
+    index = Index([segment(4, 1), segment(7, 10), segment(9, 20)])
+    found = {number: index.of(number) for number in range(3, 11)}
+    assert {number for number, each in found.items() if each is not None} == {4, 7, 9}
+    assert all(each is None or each.generation == number for number, each in found.items())
+
+
+@given(
+    blocks=st.lists(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12)), max_size=5)),
+    is_restored=st.booleans(),
+)
+def test_each_moved_message_is_found_where_it_was_moved_to_last(
+    blocks: list[list[tuple[int, int]]], is_restored: bool
+) -> None:
+    index = segment(4, 1000)
+    places: dict[int, int] = {}
+    for number, runs in enumerate(blocks):
+        put(index, 100 * number, *runs)
+        for first, count in runs:
+            places.update(dict.fromkeys(range(first, first + count), 100 * number))
+    if is_restored:
+        stretches, routes, moves = index.rows()
+        index = segment(4, 1000)
+        index.restore(stretches, routes, moves, 100 * len(blocks), 1000)
+    assert {lsn: index.moved_to(lsn) for lsn in places} == places
+    # Ranges do not overlap, so that looking one up looks at one.
+    _, _, moves = index.rows()
+    assert all(high < low for high, low in zip(moves[1::3], moves[3::3], strict=False))
+    assert len(moves) // 3 <= 2 * sum(map(len, blocks))
 
 
 def test_a_route_is_looked_for_where_it_was_logged_last() -> None:
     index = segment(1, 1)
     for offset, route in ((80, 0), (300, None), (600, 3), (900, 9)):
-        index.add(offset, 100, (1, 2), has_runs=True, first_route=route, moved=None)
+        index.add(offset, 100, (1, 2), has_runs=True, first_route=route)
     first = [next(index.route_offsets(n)) for n in (0, 2, 3, 8, 9, 20)]
     assert first == [80, 80, 600, 600, 900, 900]
     assert list(index.route_offsets(3)) == [600, 900, 80]

@@ -10,7 +10,13 @@ from tests.simulation.sim_disk import SimDisk
 from tests.unit.store.journals import corrupt, open_on, publish, segments_on, sync
 from vouchmq.store.errors import ReadFailed, WriteFailed
 from vouchmq.store.journal.journal import Journal
-from vouchmq.store.reading.reader import CACHED_ROUTES, OPEN_FILES, WHOLE_BYTES, Reader
+from vouchmq.store.reading.reader import (
+    CACHED_ROUTES,
+    NO_LIMIT,
+    OPEN_FILES,
+    WHOLE_BYTES,
+    Reader,
+)
 
 TEN = [b"\x01xkey%d" % n for n in range(10)]
 LARGE_SEGMENT = 8 * 1024 * 1024
@@ -115,6 +121,35 @@ def test_a_limit_ends_the_answer_but_never_before_one_message() -> None:
     assert len(journal.fetch(lsns, 7000)) == 70
     assert len(journal.fetch(lsns)) == 150
     assert journal.fetch([]) == []
+
+
+def test_a_read_stops_after_so_many_steps_but_never_before_one_message() -> None:
+    disk = SimDisk()
+    journal, _ = open_on(disk, size=LARGE_SEGMENT)
+    # Every other message of blocks of one: each is a run, and most are a block to look at.
+    lsns = publish(journal, 1, *[bytes(600)] * 400)[::2]
+    for moved in range(2):
+        for limit in (1, 500, 4000):
+            before = journal.read_steps
+            found = journal.fetch_runs(lsns, NO_LIMIT, limit)
+            taken = journal.read_steps - before
+            assert len(found) == 1 or taken < 2 * limit
+            assert len(found) < len(lsns)
+            assert [run[0] for run in found] == lsns[: len(found)]
+        at = 0
+        while at < len(lsns):
+            some = journal.fetch_runs(lsns[at:], NO_LIMIT, 1000)
+            assert [run[0] for run in some] == lsns[at : at + len(some)]
+            at += len(some)
+        if not moved:
+            # To another segment, so that the first one goes.
+            journal.settle(2, publish(journal, 2, *[bytes(LARGE_SEGMENT // 2)] * 2))
+            for lsn in lsns:
+                journal.move_run((1,), b"tail", lsn, [bytes(600)], 1)
+                journal.write()
+            journal.settle(1, [lsn + 1 for lsn in lsns])
+            sync(journal)
+            assert segments_on(disk)[0] != "0000000000000001.journal"
 
 
 def test_a_block_larger_than_a_segment() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from vouchmq.server.broker.message import Message
+from vouchmq.server.broker.paging.paged_store import FETCH_STEPS
 from vouchmq.server.broker.paging.pager import Pager
+from vouchmq.store.reading.reader import RUN_STEPS
 
 
 class FakePagedStore:
@@ -15,14 +17,16 @@ class FakePagedStore:
         self.stored: dict[int, tuple[bytes, bytes]] = {}
         self.pages: dict[int, list[Message]] = {}
         self.fetched: list[int] = []
+        self.read_steps = 0
         self._next_page = 1
 
     def fetch_runs(
-        self, lsns: Sequence[int], limit_octets: int
+        self, lsns: Sequence[int], limit_octets: int, limit_steps: int = FETCH_STEPS
     ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
         runs: list[tuple[int, bytes, Sequence[bytes], int]] = []
+        enough = self.read_steps + limit_steps
         for lsn in lsns:
-            if limit_octets <= 0 and runs:
+            if runs and (limit_octets <= 0 or self.read_steps >= enough):
                 break
             self.fetched.append(lsn)
             raw, tail = self.stored[lsn]
@@ -31,6 +35,7 @@ class FakePagedStore:
                 runs[-1] = (runs[-1][0], tail, (*runs[-1][2], raw), 0)
             else:
                 runs.append((lsn, tail, [raw], 0))
+                self.read_steps += RUN_STEPS
         return runs
 
     def page_out(self, messages: list[Message]) -> int:

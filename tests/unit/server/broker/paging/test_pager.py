@@ -29,7 +29,6 @@ from vouchmq.server.broker.paging.pager import (
     PAGE_OCTETS,
     REFILL_MESSAGES,
     REFILL_OCTETS,
-    RUN_READS,
     TINY_OCTETS,
     TURN_DISCARDED,
     TURN_LINES,
@@ -41,6 +40,7 @@ from vouchmq.server.broker.queues.classic import ClassicQueue
 from vouchmq.server.broker.queues.spec import QueueSpec
 from vouchmq.server.runtime.periodic_check import TELL_S
 from vouchmq.store.errors import ReadFailed
+from vouchmq.store.reading.reader import RUN_STEPS
 from vouchmq.store.scratch import Scratch
 
 KIB = 1024
@@ -77,7 +77,7 @@ def test_a_turn_reads_no_more_than_it_may_and_the_next_goes_on() -> None:
     alice = stage.consume("alice")
     stage.turn.run()
     first = len(alice.served)
-    assert 0 < first <= 2 * TURN_READS // RUN_READS
+    assert 0 < first <= 2 * TURN_READS // RUN_STEPS
     assert stage.turn.asked == []
     stage.pager.run()
     assert stage.turn.asked == [stage.queue]
