@@ -40,6 +40,7 @@ from vouchmq.server.broker.features.effective import PLAIN
 from vouchmq.server.broker.features.options import TEN_YEARS_MS
 from vouchmq.server.broker.message import lsn_of, lsns_of
 from vouchmq.server.broker.queues.api import REFUSES, TAKES, Peeked, Queue
+from vouchmq.server.broker.queues.room import RoomWaiters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -176,7 +177,16 @@ class DelayQueue(Queue):
 
     __slots__ = (
         *("_armed_ms", "_heap", "_in_memory", "_log", "_memory_octets", "_pages", "_release"),
-        *("_timers", "_turn", "counters", "exchange", "features", "holds_stored", "is_deleted"),
+        *(
+            "_timers",
+            "_turn",
+            "_waiters",
+            "counters",
+            "exchange",
+            "features",
+            "holds_stored",
+            "is_deleted",
+        ),
         *(
             "is_dirty",
             "is_paused",
@@ -224,6 +234,7 @@ class DelayQueue(Queue):
         self._in_memory: dict[int, Message] = {}
         self._memory_octets = 0
         self._armed_ms = 0
+        self._waiters = RoomWaiters()
 
     @property
     def ready_count(self) -> int:
@@ -268,6 +279,10 @@ class DelayQueue(Queue):
         """See `PublishFilter`."""
         del octets
         return len(self._heap) + count <= self.most
+
+    def call_when_room(self, call: Callable[[], None]) -> None:
+        """See `PublishFilter`."""
+        self._waiters.add(call)
 
     def restore(self, store_id: int, spans: Sequence[Sequence[int]], delivered_lsn: int) -> None:
         """Put recovered messages in their order; what fell due meanwhile goes first (DELAY-17)."""
@@ -334,6 +349,8 @@ class DelayQueue(Queue):
             self._release(self, self.exchange, self._read(due))
             self._forget_when_empty()
         self._arm()
+        if self._waiters and self.has_room(1, 0):
+            self._waiters.call_next()
 
     def _read(self, seqs: list[int]) -> list[Message]:
         found: dict[int, Message] = {}
@@ -411,6 +428,7 @@ class DelayQueue(Queue):
         self._heap.clear()
         self._in_memory.clear()
         self._memory_octets = 0
+        self._waiters.call_all()
 
     def _arm(self) -> None:
         if not self._heap:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from vouchmq.server.broker.queues.api import REFUSES, TAKES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from vouchmq.server.broker.queues.api import PublishFilter, Queue
     from vouchmq.server.broker.vhost import VHost
@@ -47,6 +47,11 @@ class RefusingFilter:
         """See `PublishFilter`."""
         behind = self.filter_behind
         return self.left == 0 and (behind is None or behind.has_room(count, octets))
+
+    def call_when_room(self, call: Callable[[], None]) -> None:
+        """See `PublishFilter`; the end of refusals is a change of the topology."""
+        if self.filter_behind is not None:
+            self.filter_behind.call_when_room(call)
 
 
 class Refusals:

@@ -143,9 +143,9 @@ def test_finds_a_pending_dead_letter_that_is_not_noted(monkeypatch: pytest.Monke
     """DLX-09: after a restart it would be ready again."""
     run = PendingDeadLetters.keep
 
-    def unnoted(self: PendingDeadLetters, message: Message, one: Any) -> None:
+    def unnoted(self: PendingDeadLetters, message: Message, one: Any, *full: Any) -> None:
         self._tries[message[2]] = one
-        run(self, message, one)
+        run(self, message, one, *full)
 
     monkeypatch.setattr(PendingDeadLetters, "keep", unnoted)
     assert "known differently" in caught(MOST_SEEDS * 2)

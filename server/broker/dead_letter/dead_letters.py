@@ -3,9 +3,9 @@
 Where many messages die at once, or the disk has no room, some wait in memory and are dead letters
 in later turns. With the strategy at-least-once a dead letter leaves its queue only when every queue
 that its dead letter exchange leads to has taken it, and at least one. Until then it is kept in its
-queue, unseen, and tried every now and then, and when the topology has changed; each by itself, so
-that none holds back another. Who has taken it already is noted with the copy that it took, so that
-nobody gets it twice (DLX-10).
+queue, unseen, and tried when a full target has room again, when the topology has changed, and every
+now and then; each by itself, so that none holds back another. Who has taken it already is noted
+with the copy that it took, so that nobody gets it twice (DLX-10).
 
 Must not know how a dead letter looks, nor where its exchange leads.
 
@@ -14,11 +14,13 @@ Spec: DLX-08 … DLX-12, DLX-23
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
+from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.fields import decode_shortstr, encode_shortstr
+from vouchmq.protocol.runs import body_size
 from vouchmq.server.broker.dead_letter.headers import Attempt
 from vouchmq.server.broker.features.feature import Feature
 from vouchmq.server.broker.message import lsn_of
@@ -248,11 +250,13 @@ class PendingDeadLetters(Feature):
         "_interval_ms",
         "_is_looking",
         "_log",
+        "_open",
         "_parked",
         "_queue",
         "_sender",
         "_timers",
         "_tries",
+        "_waiting",
     )
 
     def __init__(
@@ -270,6 +274,10 @@ class PendingDeadLetters(Feature):
         self._log = log
         self._tries: dict[int, Attempt] = {}
         self._parked = ParkedMessages(timers, queue.wake)
+        # What waits for room in which queue, by seq; what was tried meanwhile may still be named.
+        # Of each queue we are told of room, once, or we have been: those are open.
+        self._waiting: dict[Queue, OrderedDict[int, None]] = {}
+        self._open: dict[Queue, None] = {}
         self._generation = -1
         self._is_looking = False
 
@@ -300,8 +308,8 @@ class PendingDeadLetters(Feature):
     def held_count(self) -> int:
         return len(self._tries)
 
-    def keep(self, message: Message, one: Attempt) -> None:
-        """A dead letter could not go everywhere."""
+    def keep(self, message: Message, one: Attempt, full: tuple[Queue, ...] = ()) -> None:
+        """A dead letter could not go everywhere; `full`: the queues that have refused it."""
         if not self._tries:
             self._generation = self._sender.generation(self._queue)
         self._look_later()
@@ -310,6 +318,12 @@ class PendingDeadLetters(Feature):
         self._parked.put(message, self._timers.now_ms() + self._interval_ms)
         if message[2] & 1 and self._queue.stored and before != one:
             self._log.note(self._queue.spec.queue_id, note_key(message[2]), packed(one))
+        for each in full:
+            waiting = self._waiting.get(each)
+            if waiting is None:
+                waiting = self._waiting[each] = OrderedDict()
+                self._ask_for_room(each)
+            waiting[message[2]] = None
 
     def knows(self, message: Message) -> bool:
         """Whether it has been tried before."""
@@ -342,6 +356,52 @@ class PendingDeadLetters(Feature):
             left -= pace.at_a_time
             for message in self._parked.take_due(pace.at_a_time):
                 self._sender.try_again(self._queue, message, self._tries[message[2]])
+        for full in list(self._open):
+            if left > 0:
+                left = self._fill(full, left)
+        if self._open:
+            dead_letters_of(self._queue).continue_later()
+
+    # Room in full queues
+
+    def _ask_for_room(self, full: Queue) -> None:
+        if full.publish_filter is not None:
+            full.publish_filter.call_when_room(partial(self._has_room, full))
+
+    def _has_room(self, full: Queue) -> None:
+        if full in self._waiting:
+            self._open[full] = None
+            self._queue.wake()
+        else:
+            full.wake()  # somebody else may wait
+
+    def _fill(self, full: Queue, left: int) -> int:
+        """Try what waits for a queue while that has room; gives how many may still be tried."""
+        waiting, pace = self._waiting[full], self._sender.pace
+        while waiting:
+            seq = next(iter(waiting))
+            message = self._parked.find(seq)
+            if message is None:
+                del waiting[seq]
+                continue
+            takes = full.publish_filter
+            if takes is not None and not takes.has_room(1, body_size(message[0])):
+                break
+            if left <= 0 or not pace.may_send(self._queue):
+                return left  # it stays open
+            del waiting[seq]
+            self._parked.forget(seq)
+            left -= 1
+            self._sender.try_again(self._queue, message, self._tries[seq])
+            if seq in waiting:
+                break
+        del self._open[full]
+        if waiting:
+            self._ask_for_room(full)
+        else:
+            del self._waiting[full]
+            full.wake()
+        return left
 
     def done(self, message: Message) -> None:
         """End the attempts for a message that all its targets have."""
@@ -350,6 +410,7 @@ class PendingDeadLetters(Feature):
 
     def drop(self) -> list[Message]:
         """Give up all of them; gives what they were."""
+        self._wait_no_more()
         messages = self._parked.take_all()
         for message in messages:
             self.done(message)
@@ -357,8 +418,15 @@ class PendingDeadLetters(Feature):
 
     def on_deleted(self) -> None:
         """What was to be tried again is gone with the queue."""
+        self._wait_no_more()
         self._parked.take_all()
         self._tries.clear()
+
+    def _wait_no_more(self) -> None:
+        self._waiting.clear()
+        for full in self._open:
+            full.wake()
+        self._open.clear()
 
     def _look(self) -> None:
         """Whether the topology has changed: then all are tried now."""

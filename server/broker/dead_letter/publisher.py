@@ -282,7 +282,8 @@ class DeadLetterPublisher:
                     queue.recorder.died([message], one.reason.value, config.exchange)
                 queue.log_settled([message])
             else:
-                config.pending.keep(message, one._replace(taken_by=taken_by))
+                full = tuple(each for each in open_to if each.spec.name not in taken_by)
+                config.pending.keep(message, one._replace(taken_by=taken_by), full)
 
     def release(self, delay_queue: Queue, exchange_name: str, messages: list[Message]) -> None:
         """Publish delayed messages whose time has come, as they leave their queue (DELAY-13)."""

@@ -33,7 +33,7 @@ from vouchmq.server.broker.message import lsn_of
 from vouchmq.server.broker.queues.api import TAKES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Self
 
     from vouchmq.server.broker.features.effective import Features
@@ -399,6 +399,9 @@ class Dedup(Feature):
             return TAKES
         self.dropped_count += 1
         return lsn
+
+    def call_when_room(self, call: Callable[[], None]) -> None:
+        """See `PublishFilter`; it refuses nothing."""
 
     def takes_all(self, raws: Sequence[bytes]) -> bool:
         """See `PublishFilter`."""

@@ -19,7 +19,7 @@ from vouchmq.server.broker.features.redelivery import Redelivery
 from vouchmq.server.broker.queues.api import TAKES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.features.feature import Feature, FeatureContext
@@ -361,3 +361,8 @@ class PublishFilters:
     def has_room(self, count: int, octets: int) -> bool:
         """See `PublishFilter`."""
         return all(each.has_room(count, octets) for each in self._filters)
+
+    def call_when_room(self, call: Callable[[], None]) -> None:
+        """See `PublishFilter`."""
+        for each in self._filters:
+            each.call_when_room(call)

@@ -19,6 +19,7 @@ from vouchmq.server.broker.dead_letter.dead_letters import DeadLetters, dead_let
 from vouchmq.server.broker.features.expiry import Expiry
 from vouchmq.server.broker.features.feature import Feature
 from vouchmq.server.broker.queues.api import REFUSES, TAKES
+from vouchmq.server.broker.queues.room import RoomWaiters
 from vouchmq.server.broker.queues.settlement import DeadLetterReason
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class LengthLimit(Feature):
     """
 
     __slots__ = (
-        *("_has_returned", "_queue", "_serve"),
+        *("_has_returned", "_queue", "_serve", "_waiters"),
         *("max_length", "max_octets", "overflow", "rejects"),
     )
 
@@ -63,6 +64,7 @@ class LengthLimit(Feature):
         self._queue = queue
         self._serve = serve
         self._has_returned = False
+        self._waiters = RoomWaiters()
         self.set(features)
 
     @classmethod
@@ -72,6 +74,8 @@ class LengthLimit(Feature):
         if features.number("max-length-bytes") is not None:
             queue.count_octets()
         elif features.number("max-length") is None:
+            if now is not None:
+                now._waiters.call_all()
             return None
         if now is None:
             return cls(queue, features, context.serve)
@@ -133,6 +137,23 @@ class LengthLimit(Feature):
             return False
         return self.max_octets is None or queue.held_octets + octets <= self.max_octets
 
+    def call_when_room(self, call: Callable[[], None]) -> None:
+        """See `PublishFilter`."""
+        self._waiters.add(call)
+
+    def _tell_room(self) -> None:
+        if not self.rejects:
+            self._waiters.call_all()
+        elif self.has_room(1, 0):
+            self._waiters.call_next()
+
+    def on_purged(self) -> None:
+        if self._waiters:
+            self._queue.wake()
+
+    def on_deleted(self) -> None:
+        self._waiters.call_all()
+
     # Dropping
 
     def on_requeue(self, messages: list[Message], outcome: Outcome) -> list[Message]:
@@ -146,7 +167,10 @@ class LengthLimit(Feature):
         return not self._has_returned or self.run()
 
     def after_dispatch(self) -> bool:
-        return self.run()
+        is_done = self.run()
+        if self._waiters:
+            self._tell_room()
+        return is_done
 
     def run_outside_dispatch(self) -> bool:
         """Nothing while there are consumers: they come first, and are served in the turn."""

@@ -397,6 +397,9 @@ class PublishFilter(Protocol):
     def has_room(self, count: int, octets: int) -> bool:
         """Whether so many more messages with so many octets of bodies would all be taken."""
 
+    def call_when_room(self, call: Callable[[], None]) -> None:
+        """Call this once, when it may take messages again that it has refused (DLX-09)."""
+
 
 class Verdict(NamedTuple):
     """What the filters of a target said to one message.

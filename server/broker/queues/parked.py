@@ -63,6 +63,11 @@ class ParkedMessages:
         self._arm()
         return taken
 
+    def find(self, seq: int) -> Message | None:
+        """One of them, None if it is somewhere else."""
+        entry = self._messages.get(seq)
+        return entry[0] if entry is not None else None
+
     def forget(self, seq: int) -> None:
         """One of them, if it is there, is somewhere else."""
         self._messages.pop(seq, None)

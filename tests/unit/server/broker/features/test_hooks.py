@@ -195,5 +195,5 @@ def test_a_queue_calls_only_what_it_has() -> None:
     wanted = {hook for hook in (*BY_RANK, *IN_REVERSE) if getattr(hooks, f"_{hook}")}
     assert wanted == {
         *("on_requeue", "before_dispatch", "after_dispatch", "run_outside_dispatch"),
-        "on_publish_refused",
+        *("on_publish_refused", "on_purged", "on_deleted"),
     }
