@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -12,6 +11,7 @@ pytest.importorskip("pyspark")
 
 import vouchmq.spark
 from vouchmq.spark.data_source import AmqpDataSource, SpeculativeAmqpDataSource
+from vouchmq.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ def test_workers_on_this_machine_have_its_packages(
     monkeypatch: pytest.MonkeyPatch, master: str
 ) -> None:
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    assert registered(Session(master)).sparkContext.pythonExec == sys.executable
+    assert registered(Session(master)).sparkContext.pythonExec == worker_python()
 
 
 def test_the_interpreter_of_a_cluster_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

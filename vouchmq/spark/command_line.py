@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final, NoReturn, TextIO
+from typing import Final, NoReturn, TextIO, TypeVar
 
 EXIT_FAILED: Final = 1
 EXIT_UNUSABLE: Final = 2
@@ -41,6 +41,11 @@ _UNITS: Final = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 # One and a half times what Spark sets aside for itself, and what the JVM does not count as heap.
 _LEAST_HEAP_BYTES: Final = 480 << 20
 _PYTHON: Final = frozenset({"Traceback", "File", "Caused"})
+# What Spark says of a Python process beside its driver that was not up within 10 s, a constant.
+_LATE: Final = "Python worker failed to connect back"
+_ATTEMPTS: Final = 5
+
+_T = TypeVar("_T")
 
 
 class UsageError(Exception):
@@ -217,6 +222,32 @@ def listening() -> Iterator[Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def with_source(command: Callable[[], _T], may_repeat: Callable[[], bool]) -> _T:
+    """Run a query whose source is in Python; again while that process is up too late.
+
+    It is started beside Spark's driver, and before anything is read. Only `archive` has one: sinks
+    and functions run in processes that Spark forks, and waits for as long as they take.
+
+    Args:
+        command: the query
+        may_repeat: whether it is still wanted
+
+    Raises:
+        Exception: of the command; of a process that was too late five times
+    """
+    for attempt in range(2, _ATTEMPTS + 1):
+        try:
+            return command()
+        except Exception as error:
+            if _LATE not in str(error) or not may_repeat():
+                raise
+        sys.stderr.write(
+            "the process of the source was not ready within 10 s, a limit of Spark; "
+            f"attempt {attempt} of {_ATTEMPTS}\n"
+        )
+    return command()
 
 
 def reason_of(error: BaseException) -> str:

@@ -7,7 +7,6 @@ each session, and one that fails breaks all others: so it is a call.
 from __future__ import annotations
 
 import os
-import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,7 +19,8 @@ def register(spark: SparkSession) -> None:
 
     Once per session, before the first use. Spark's worker processes import this package by its
     name, so it must be installed wherever they run. Workers on this machine are given the
-    interpreter that runs here, unless PYSPARK_PYTHON names one; with Spark Connect they are those
+    interpreter that runs here, unless PYSPARK_PYTHON names one, and start sooner than by Spark's
+    own way (see `worker_python.py`); with Spark Connect they are those
     of the server, which was started with its own.
     """
     from vouchmq.spark.data_source import AmqpDataSource, SpeculativeAmqpDataSource
@@ -38,4 +38,6 @@ def register(spark: SparkSession) -> None:
 def _take_this_interpreter(context: SparkContext) -> None:
     """Spark starts whatever `python3` is first on PATH, which need not have these packages."""
     if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
-        context.pythonExec = sys.executable
+        from vouchmq.spark.worker_python import worker_python
+
+        context.pythonExec = worker_python()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.spark.java import prepare
+from vouchmq.spark.worker_python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,8 @@ def settings(cores: int, memory: str) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
-        # For a Python worker to start in; 15 s are not enough on a busy machine.
+        # For this process to fetch rows on a busy machine. How long Spark waits for a process of
+        # Python to start is a constant; see `command_line.with_source`.
         "spark.python.authenticate.socketTimeout": "90s",
         "spark.driver.extraJavaOptions": f"{LEAN} -Dlog4j2.configurationFile={LOGGING.as_uri()}",
     }
@@ -64,7 +66,8 @@ def session(
     """
     prepare()
     # Else workers start whatever `python3` is first on PATH, which has no pyarrow.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_PYTHON"] = worker_python()
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from pyspark.sql import SparkSession
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from functools import partial
 from typing import Final
 
 from vouchmq.spark.archive.archive import (
@@ -35,6 +36,7 @@ from vouchmq.spark.command_line import (
     place,
     run,
     whole,
+    with_source,
 )
 from vouchmq.spark.options import SPOOL, STREAM, OptionError, SourceOptions
 
@@ -129,20 +131,25 @@ def _archive(plan: ArchivePlan, asked: SourceOptions, memory: str, conf: Mapping
         listening() as stop,
     ):
         vouchmq.spark.register(spark)
-        try:
-            query = start(spark, plan)
-        except Exception as error:
-            line.clear()
-            if plan.table != PARQUET and "DATA_SOURCE_NOT_FOUND" in str(error):
-                raise UsageError(
-                    f"--table: Spark does not find {plan.table}: specify its package with --conf "
-                    "spark.jars.packages=…"
-                ) from None
-            raise
-        try:
-            done = follow(query, waiting, line, stop, lambda: spark.sparkContext.setLogLevel("OFF"))
-        finally:
-            line.clear()
+
+        def archive() -> Archived:
+            try:
+                query = start(spark, plan)
+            except Exception as error:
+                line.clear()
+                if plan.table != PARQUET and "DATA_SOURCE_NOT_FOUND" in str(error):
+                    raise UsageError(
+                        f"--table: Spark does not find {plan.table}: specify its package with "
+                        "--conf spark.jars.packages=…"
+                    ) from None
+                raise
+            try:
+                hush = partial(spark.sparkContext.setLogLevel, "OFF")
+                return follow(query, waiting, line, stop, hush)
+            finally:
+                line.clear()
+
+        done = with_source(archive, lambda: not stop)
     _say(plan, done, stop)
     return EXIT_FAILED if stop and plan.interval_s is None else 0
 
