@@ -88,7 +88,7 @@ EDGES: Final = frozenset(
 ASYNC_ALLOWED: Final = frozenset(
     f"vouchmq.server.edge.{name}"
     for name in (
-        *("app", "listener", "shutdown"),
+        *("app", "listener", "shutdown", "starting.definitions_file"),
         *("replicated.copying", "replicated.engine", "replicated.membership"),
     )
 )
@@ -184,6 +184,7 @@ ROOMS: Final[dict[str, Room]] = {
                 "vouchmq.server.edge.control.client",
             ),
             *("vouchmq.server.edge.listening", "vouchmq.server.edge.logging"),
+            "vouchmq.server.edge.starting.stop_signals",
             *("vouchmq.server.edge.tls", "vouchmq.server.errors", "vouchmq.server.version"),
         ),
         frozenset(

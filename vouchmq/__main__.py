@@ -2,7 +2,7 @@
 
 import sys
 
-from vouchmq.server.cli.main import main
+from vouchmq.server.cli.start import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -32,13 +32,10 @@ from vouchmq.server.collector import settle_collector
 from vouchmq.server.connection.connection import Connection
 from vouchmq.server.connection.handshake import FLOW, IMMEDIATE, PREFETCH_SIZE, Handshakes, Offer
 from vouchmq.server.connection.shared_timers import SharedTimers
-from vouchmq.server.definitions.document import DefinitionsError
-from vouchmq.server.definitions.file import Content, reading
-from vouchmq.server.definitions.importer import Importer, PartlyAppliedError, drain
 from vouchmq.server.edge.admission import Admission, EpollWatch
 from vouchmq.server.edge.control import peer as control_peer
 from vouchmq.server.edge.control.commands import control_commands, control_listener
-from vouchmq.server.edge.disk_watch import SAME_SIGNAL_S, SIGNALS, DiskWatch, DiskWatchThread
+from vouchmq.server.edge.disk_watch import DiskWatch, DiskWatchThread
 from vouchmq.server.edge.first_steps import first_steps, started_as
 from vouchmq.server.edge.listener import Listener, SocketProtocol, shown
 from vouchmq.server.edge.listening import BACKLOG, Listening
@@ -56,6 +53,13 @@ from vouchmq.server.edge.progress import RecoveryProgress
 from vouchmq.server.edge.ready_file import ReadyFile
 from vouchmq.server.edge.resource_checks import ResourceChecks
 from vouchmq.server.edge.shutdown import drain_clients, seal_journal
+from vouchmq.server.edge.starting.definitions_file import DefinitionsFile
+from vouchmq.server.edge.starting.stop_signals import (
+    SAME_SIGNAL_S,
+    SIGNALS,
+    STOP_SIGNALS,
+    StopAskedError,
+)
 from vouchmq.server.edge.subprocesses.management import start_management
 from vouchmq.server.edge.tls import https_context, server_context, user_name
 from vouchmq.server.edge.tls_protocol import TlsListener, TlsProtocol
@@ -66,7 +70,6 @@ from vouchmq.server.faults.sync_worker import Unsynced
 from vouchmq.server.ledger.files import HOUR_S, LedgerFiles
 from vouchmq.server.runtime.recovery_log import tell_recovered
 from vouchmq.server.runtime.runtime import Host, ledger_config_of, start_broker
-from vouchmq.server.runtime.work_budget import SLICE_S
 from vouchmq.server.settings.alarm_limits import require_disk, require_memory
 from vouchmq.server.version import VERSION, build_kind
 from vouchmq.store.disk import Calls, FileDisk
@@ -77,6 +80,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterator, Sequence
 
+    from vouchmq.server.definitions.file import Content
     from vouchmq.server.edge.replicated.membership import Membership
     from vouchmq.server.edge.subprocesses.management import ManagementProcess
     from vouchmq.server.edge.tls import Certificate
@@ -102,6 +106,7 @@ def run(settings: Settings) -> int:
     Raises:
         StartupError: one line that says what keeps the broker from starting
     """
+    STOP_SIGNALS.catch()
     configure_logs(settings.log_level, settings.log_format)
     # Before there is a loop to say so: by default these end a process.
     for number in IGNORED_SIGNALS:
@@ -155,6 +160,7 @@ class Server:
             https_context(settings.tls_cert_file, settings.tls_key_file)
         self._tls: TlsListener | None = None
         self._ready_file = ReadyFile(settings.ready_file) if settings.ready_file else None
+        self._definitions = DefinitionsFile(settings)
         self._memory = MemoryGauge()
         require_memory(settings, self._memory.total_octets)
         self._membership: Membership | None = (
@@ -172,7 +178,6 @@ class Server:
         self._runtime: BrokerRuntime
         self._handshakes: Handshakes
         self._management: ManagementProcess
-        self._importer: Importer
 
     @property
     def begins_again(self) -> bool:
@@ -186,7 +191,7 @@ class Server:
         """Recover, listen, wait for the end, drain."""
         loop = asyncio.get_running_loop()
         self._handle_signals(loop)
-        listening = await self._start(loop)
+        listening = await self._start_or_stop(loop)
         if listening is None:
             log.info("broker.stopped", exit_code=0)
             return 0
@@ -218,8 +223,7 @@ class Server:
             servers += await _servers(loop, listening.tls_sockets, partial(TlsProtocol, tls))
         control_server = await self._control_server(loop, listening, servers)
         checks.start()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        self._take_signals(loop)
         self._begin_watch(loop, listener)
         settle_collector()
         self._management = start_management(self._settings, loop)
@@ -246,15 +250,23 @@ class Server:
         for number in IGNORED_SIGNALS:
             name = signal.Signals(number).name
             loop.add_signal_handler(number, partial(log.warning, "signal.ignored", signal=name))
-        for number in SIGNALS if self._membership is not None else ():
-            loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        if self._membership is not None:
+            self._take_signals(loop)
         # A process that has led and begins again has them blocked, for the thread of its watch.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def _take_signals(self, loop: asyncio.AbstractEventLoop) -> None:
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._stop, signal.Signals(number).name)
+        if STOP_SIGNALS.asked and not self._stopping.is_set():
+            self._stop(STOP_SIGNALS.asked)
 
     async def _accept(
         self, servers: Sequence[asyncio.Server], listening: Listening
     ) -> StartupError | None:
         """Let clients in, until the end; what is wrong with the ready file."""
+        if self._stopping.is_set():
+            return None
         for server in servers:
             await server.start_serving()
         problem = self._ready_file.show() if self._ready_file is not None else None
@@ -282,6 +294,15 @@ class Server:
             await seal_journal(self._runtime, timeout_s)
             await membership.hand_over()
 
+    async def _start_or_stop(self, loop: asyncio.AbstractEventLoop) -> Listening | None:
+        """As `_start`; None if a signal has come meanwhile."""
+        try:
+            return await self._start(loop)
+        except StopAskedError:
+            if not self._stopping.is_set():
+                self._stop(STOP_SIGNALS.asked)
+            return None
+
     async def _start(self, loop: asyncio.AbstractEventLoop) -> Listening | None:
         """Recover, with everything checked before that can be: a start may fail again and again.
 
@@ -290,7 +311,9 @@ class Server:
 
         Raises:
             StartupError: the data directory is as sealed as it was, and the start does not count
+            StopAskedError: the same, as a signal has come
         """
+        STOP_SIGNALS.check()
         settings = self._settings
         if settings.test_commands:
             self._faults = Faults(self._worker, loop.call_later, time.monotonic)
@@ -303,7 +326,7 @@ class Server:
                 # First of all: of two brokers on one directory the second one hears of that.
                 disk.lock()
                 require_disk(settings, self._memory.total_octets, disk.size_bytes())
-            content = self._read_definitions() if settings.load_definitions else None
+            content = self._definitions.read()
             listening = Listening.bind(settings, undone)
             self._write_ready_file(listening, undone)
             if self._membership is not None:
@@ -312,7 +335,7 @@ class Server:
                     if not await self._membership.follow(disk, listening.port, is_stopped):
                         return None
                 undone.callback(self._membership.close)
-                content = self._read_definitions() if settings.load_definitions else None
+                content = self._definitions.read()
             self._runtime = self._open(loop, disk, listening, content)
             self._runtime.context.logs_connections = settings.log_level in {"debug", "info"}
             undone.pop_all()
@@ -355,36 +378,6 @@ class Server:
                     "broker.cleanup_failed", reason=str(error), meaning="the shutdown continues"
                 )
 
-    def _read_definitions(self) -> Content:
-        """What the definitions file holds, its form checked.
-
-        Raises:
-            StartupError: with the place of the fault in the file
-        """
-        path = self._settings.load_definitions
-        content = Content()
-        with definitions_faults(path):
-            drain(reading(Path(path).read_text(encoding="utf-8"), content))
-        return content
-
-    def _apply_at_start(self, runtime: BrokerRuntime, content: Content) -> None:
-        """Have what the definitions file holds before anybody can connect (HTTP-43).
-
-        Raises:
-            StartupError: with the place of the fault in the file; nothing of it is applied
-        """
-        if self._is_to_skip(content):
-            return
-        users = {user.account.name for user in content.users}
-        with definitions_faults(self._settings.load_definitions):
-            drain(self._importer.leave_out(content))
-            self._importer.apply(content)
-        self._loaded(content)
-        # Who brings users has no need of one that everybody knows.
-        default = self._settings.default_user
-        if users and default not in users and runtime.has_new_default_user:
-            runtime.authenticator.delete(default)
-
     def _load_again(self) -> None:
         """SIGHUP: read certificates, and apply the definitions file, as they are now."""
         # A standby reads them when it begins to lead.
@@ -393,10 +386,7 @@ class Server:
         self._load_certificates()
         if self._settings.management_tls:
             self._management.reload()
-        if not self._settings.load_definitions:
-            log.info("definitions.not_configured", meaning="load_definitions is not set")
-            return
-        task = asyncio.get_running_loop().create_task(self._load_or_tell())
+        task = asyncio.get_running_loop().create_task(self._definitions.load_again())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -412,40 +402,6 @@ class Server:
             )
         else:
             log.info("tls.reloaded", path=self._settings.tls_cert_file)
-
-    async def _load_or_tell(self) -> None:
-        try:
-            await self._load()
-        except StartupError as error:
-            is_partly = isinstance(error.__cause__, PartlyAppliedError)
-            meaning = "the rest of the file is applied" if is_partly else "no part of it is applied"
-            log.error("definitions.rejected", reason=str(error), meaning=meaning)
-
-    async def _load(self) -> None:
-        path = self._settings.load_definitions
-        content = Content()
-        with definitions_faults(path):
-            async with import_module("aiofiles").open(path, encoding="utf-8") as file:
-                text: str = await file.read()
-            await in_slices(reading(text, content))
-            if self._is_to_skip(content):
-                return
-            await in_slices(self._importer.leave_out(content))
-            await in_slices(self._importer.applying(content))
-        self._loaded(content)
-
-    def _is_to_skip(self, content: Content) -> bool:
-        """Whether this very file has been applied, and what has changed since is to stay."""
-        settings = self._settings
-        if not (settings.definitions_skip_if_unchanged and self._importer.is_applied(content)):
-            return False
-        log.info("definitions.unchanged", path=settings.load_definitions)
-        return True
-
-    def _loaded(self, content: Content) -> None:
-        if self._settings.definitions_skip_if_unchanged:
-            self._importer.note_applied(content)
-        log.info("definitions.loaded", path=self._settings.load_definitions)
 
     def _write_ready_file(self, listening: Listening, undone: ExitStack) -> None:
         if self._ready_file is not None:
@@ -504,14 +460,15 @@ class Server:
     ) -> BrokerRuntime:
         settings = self._settings
         began = time.monotonic()
-        progress = RecoveryProgress(sys.stderr, time.monotonic)
+        progress = RecoveryProgress(sys.stderr, time.monotonic, check=STOP_SIGNALS.check)
+        # A loop that stands still takes no signals.
+        STOP_SIGNALS.catch()
 
         def restored(runtime: BrokerRuntime) -> None:
             progress.close()
             tell_recovered(runtime.report, time.monotonic() - began)
-            self._importer = Importer(runtime.broker, runtime.authenticator)
-            if content is not None:
-                self._apply_at_start(runtime, content)
+            STOP_SIGNALS.check()
+            self._definitions.apply_at_start(runtime, content)
             # Before the start counts: another process may have bound them as well meanwhile. Nobody
             # is accepted yet.
             listening.listen()
@@ -656,23 +613,6 @@ def new_handshakes(settings: Settings, runtime: BrokerRuntime) -> Handshakes:
     )
 
 
-@contextmanager
-def definitions_faults(path: str) -> Iterator[None]:
-    """Tell what is wrong with a definitions file with its name, a line for each fault.
-
-    Raises:
-        StartupError: something is
-    """
-    try:
-        yield
-    except OSError as error:
-        raise StartupError(f"definitions file {path}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise StartupError(f"definitions file {path}: not UTF-8: {error.reason}") from error
-    except DefinitionsError as error:
-        raise StartupError(*(f"definitions file {path}: {line}" for line in error.args)) from error
-
-
 def _close_all(servers: Sequence[asyncio.Server]) -> None:
     for server in servers:
         server.close()
@@ -688,12 +628,3 @@ async def _servers(
         await loop.create_server(protocol, sock=one, backlog=BACKLOG, start_serving=False)
         for one in sockets
     ]
-
-
-async def in_slices(steps: Iterator[None]) -> None:
-    """Do work step by step, with a turn of the loop for others in between (LIMIT-23)."""
-    ends_at = time.monotonic() + SLICE_S
-    for _ in steps:
-        if time.monotonic() >= ends_at:
-            await asyncio.sleep(0)
-            ends_at = time.monotonic() + SLICE_S

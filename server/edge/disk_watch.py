@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from vouchmq.server.edge.starting.stop_signals import SAME_SIGNAL_S, SIGNALS
 from vouchmq.store.disk import Calls
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ log = structlog.get_logger(__name__)
 LOOK_S: Final = 0.1
 # A call that takes longer hangs.
 HANGS_S: Final = 0.5
-# Some programs send a signal to a process and to its group, which is one wish and not two.
-SAME_SIGNAL_S: Final = 0.2
-SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 
 
 class Client(Protocol):

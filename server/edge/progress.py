@@ -23,11 +23,18 @@ class RecoveryProgress:
         out: where it is shown
         clock: monotonic seconds
         what: is done
+        check: called at each step; raises if it should be the last
     """
 
     def __init__(
-        self, out: TextIO, clock: Callable[[], float], what: str = "reading the journal"
+        self,
+        out: TextIO,
+        clock: Callable[[], float],
+        what: str = "reading the journal",
+        *,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
+        self._check = check
         self._out = out
         self._what = what
         self._clock = clock
@@ -36,7 +43,12 @@ class RecoveryProgress:
         self._bar: Progress | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        """So much of so much is done."""
+        """So much of so much is done.
+
+        Raises:
+            Exception: what `check` raises
+        """
+        self._check()
         if not self._is_possible or self._clock() - self._began < PATIENCE_S:
             return
         if self._bar is None:

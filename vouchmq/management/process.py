@@ -31,6 +31,7 @@ from vouchmq.management.web.guard import Guard
 from vouchmq.management.web.protocol import Limits, limited
 from vouchmq.server.edge.listening import ListenError, open_sockets
 from vouchmq.server.edge.logging import configure_logs
+from vouchmq.server.edge.starting.stop_signals import STOP_SIGNALS
 from vouchmq.server.edge.tls import https_context
 from vouchmq.server.errors import StartupError
 
@@ -89,6 +90,8 @@ async def _serve(options: Options) -> int:
         loop.add_signal_handler(number, stopping.set)
     # The broker, which starts this process, has them blocked in all threads but one.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM, signal.SIGINT))
+    if STOP_SIGNALS.asked:
+        return 0
     if options.is_watched:
         _watch_input(loop, stopping.set)
     broker = Broker(Path(options.data_dir))

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.waiting import LIMIT_S
-from vouchmq.server.edge.disk_watch import HANGS_S, SAME_SIGNAL_S, DiskWatch, DiskWatchThread
+from vouchmq.server.edge.disk_watch import HANGS_S, DiskWatch, DiskWatchThread
+from vouchmq.server.edge.starting.stop_signals import SAME_SIGNAL_S
 
 
 @dataclass

@@ -14,6 +14,7 @@ from tests.simulation.sim_disk import PowerCut, SimDisk
 from tests.unit.server.in_memory import SETTINGS, WALL_MS, World
 from tests.unit.store.journals import seal, segments_on
 from vouchmq.server.broker.data_directory import KEPT_STARTS
+from vouchmq.server.edge.starting.stop_signals import StopAskedError
 from vouchmq.server.errors import StartupError
 from vouchmq.server.runtime.runtime import BrokerRuntime, Host, start_broker
 from vouchmq.store.recovery.recover import RecoveryReport
@@ -38,7 +39,11 @@ class Starter:
         self.reports: list[RecoveryReport] = []
         seal(world.journal)
 
-    def start(self, restored: Callable[[BrokerRuntime], None] | None = None) -> BrokerRuntime:
+    def start(
+        self,
+        restored: Callable[[BrokerRuntime], None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> BrokerRuntime:
         """One start, by `vouchmq serve` but for the sockets."""
         return start_broker(
             SETTINGS,
@@ -51,6 +56,7 @@ class Starter:
                 random_token=lambda: f"start{len(self.reports):017}",
                 fatal=pytest.fail,
             ),
+            progress=progress,
             restored=restored,
         )
 
@@ -148,3 +154,26 @@ def test_a_disk_that_refuses_to_forget_is_survived(starter: Starter) -> None:
         starter.start(refuse)
     assert len(segments_on(starter.disk)) == len(before) + 1
     starter.begin()
+
+
+def test_a_start_may_be_stopped_at_every_step_of_recovery(starter: Starter) -> None:
+    """CONN-57: SIGTERM while the journal is read; the next start finds everything."""
+
+    def stopping_at(step: int) -> Callable[[int, int], None]:
+        def progress(done: int, total: int) -> None:
+            steps.append(total)
+            if done == step:
+                raise StopAskedError
+
+        return progress
+
+    steps: list[int] = []
+    for step in range(1, MOST_STEPS):
+        try:
+            starter.start(progress=stopping_at(step))
+        except StopAskedError:
+            continue
+        break
+    # Each segment is looked at twice.
+    assert step == steps[-1] + 1 >= FEW_STARTS
+    assert starter.begin().broker.data_directory.identity == starter.seen.identity

@@ -19,8 +19,8 @@ from tests import wire
 from tests.unit.server.in_memory import SETTINGS, World, confirms, content
 from tests.unit.server.runtime.budgeted import GET, LOOKS, TICK_S, opened, said
 from vouchmq.protocol.errors import PreconditionFailed
-from vouchmq.server.edge import app
-from vouchmq.server.edge.app import in_slices
+from vouchmq.server.edge.starting import definitions_file
+from vouchmq.server.edge.starting.definitions_file import in_slices
 from vouchmq.server.runtime.work_budget import SLICE_S, TURN_S, WorkBudget
 
 if TYPE_CHECKING:
@@ -464,7 +464,9 @@ async def test_work_in_slices_lets_others_go_between_and_waits_for_nothing(
 ) -> None:
     """LIMIT-23: each of these steps takes longer than a slice."""
     now = iter(range(1000))
-    monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=lambda: float(next(now))))
+    monkeypatch.setattr(
+        definitions_file, "time", SimpleNamespace(monotonic=lambda: float(next(now)))
+    )
     order: list[str] = []
 
     async def bystander() -> None:
