@@ -17,6 +17,17 @@ from msgspec import Struct
 from msgspec.structs import astuple
 
 from vouchmq.protocol.states import ConnectionState
+from vouchmq.server.admin.numbers.samples import (
+    BROKER,
+    CHANNEL,
+    CONNECTION,
+    EXCHANGE,
+    NODE,
+    OVERVIEW,
+    QUEUE,
+    VHOST,
+    Samples,
+)
 from vouchmq.server.admin.numbers.sizes import QueueSizes, Sizes
 from vouchmq.server.admin.numbers.vhost_totals import TotalsOfVHosts, VHostTotals
 from vouchmq.server.admin.totals import OverviewView
@@ -24,7 +35,9 @@ from vouchmq.server.admin.views import (
     ChannelView,
     ConnectionView,
     ConsumerView,
+    ExchangeView,
     QueueView,
+    Views,
     view_of_channel,
     view_of_connection,
     view_of_consumer,
@@ -37,7 +50,7 @@ from vouchmq.server.connection.connection import Connection
 from vouchmq.server.definitions.export import plain_table
 
 if TYPE_CHECKING:
-    from vouchmq.server.admin.views import Selection, View, Views
+    from vouchmq.server.admin.views import Selection, View
     from vouchmq.server.broker.counters import ChannelCounters, QueueCounters
     from vouchmq.server.broker.policy.policies import PolicyMatch
     from vouchmq.server.broker.queues.api import Queue
@@ -47,12 +60,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def unknown(one: Queue | Channel) -> int | None:
-    """Stand-in for who knows since when something is idle."""
-    del one
-    return None
-
-
 class OverviewDetails(OverviewView, frozen=True, array_like=True):
     """The same, and what Prometheus is told besides.
 
@@ -60,7 +67,8 @@ class OverviewDetails(OverviewView, frozen=True, array_like=True):
     for one more.
     `publishers` are channels that have published, `published_confirm` what came on those with
     confirms. `routed` are the copies of all of them in queues. `by_type` has what queues of each
-    type have counted.
+    type have counted. `rates` are changes in 1/s, also of `memory_bytes`, `disk_free_bytes`,
+    `syncs` and `synced_bytes`.
     """
 
     oldest_unacked_s: float
@@ -68,6 +76,7 @@ class OverviewDetails(OverviewView, frozen=True, array_like=True):
     published_confirm: int
     routed: int
     by_type: Mapping[str, Mapping[str, int]]
+    rates: Mapping[str, float]
 
 
 class QueueDetails(QueueView, frozen=True, array_like=True):
@@ -89,6 +98,19 @@ class QueueDetails(QueueView, frozen=True, array_like=True):
     got_no_ack: int
     get_empty: int
     idle_since_ms: int | None
+    rates: Mapping[str, float]
+
+
+class ExchangeDetails(ExchangeView, frozen=True, array_like=True):
+    """An exchange, and how fast its numbers change in 1/s."""
+
+    rates: Mapping[str, float]
+
+
+class VHostDetails(VHostTotals, frozen=True, array_like=True):
+    """The totals of a virtual host, and how fast they change in 1/s."""
+
+    rates: Mapping[str, float]
 
 
 class ConnectionDetails(ConnectionView, frozen=True, array_like=True):
@@ -100,6 +122,7 @@ class ConnectionDetails(ConnectionView, frozen=True, array_like=True):
     opened_at_ms: int
     pending_bytes: int
     client_properties: Mapping[str, object]
+    rates: Mapping[str, float]
 
 
 class ChannelDetails(ChannelView, frozen=True, array_like=True):
@@ -114,6 +137,7 @@ class ChannelDetails(ChannelView, frozen=True, array_like=True):
     got_no_ack: int
     get_empty: int
     idle_since_ms: int | None
+    rates: Mapping[str, float]
 
 
 class ConsumerDetails(ConsumerView, frozen=True, array_like=True):
@@ -136,7 +160,8 @@ KINDS: Final[Mapping[str, type[Struct]]] = {
     "overview-details": OverviewDetails,
     "queue-details": QueueDetails,
     "queue-sizes": QueueSizes,
-    "vhost-totals": VHostTotals,
+    "vhost-totals": VHostDetails,
+    "exchange-details": ExchangeDetails,
     "connection-details": ConnectionDetails,
     "channel-details": ChannelDetails,
     "consumer-details": ConsumerDetails,
@@ -150,7 +175,7 @@ class Details:
         views: the listings
         clock: monotonic seconds, as of the broker
         wall_ms: the time of day in milliseconds
-        idle_since_ms: since when nothing has happened in a queue or on a channel, if it is known
+        samples: what has been counted before
     """
 
     def __init__(
@@ -158,20 +183,21 @@ class Details:
         views: Views,
         clock: Callable[[], float],
         wall_ms: Callable[[], int],
-        idle_since_ms: Callable[[Queue | Channel], int | None] = unknown,
+        samples: Samples,
     ) -> None:
         self._views = views
         self._sizes = Sizes(views)
         self._vhosts = TotalsOfVHosts(views)
         self._clock = clock
-        self._idle_since_ms = idle_since_ms
+        self._samples = samples
         # Once: a connection has been opened at one time, however often it is asked.
         self._zero_ms = wall_ms() - clock() * 1000
         self.listings: dict[str, Callable[[Selection], Iterator[Struct | None]]] = {
             "overview-details": self.overview,
             "queue-details": self.queues,
             "queue-sizes": self._sizes.queues,
-            "vhost-totals": self._vhosts.vhosts,
+            "vhost-totals": self.vhosts,
+            "exchange-details": self.exchanges,
             "connection-details": self.connections,
             "channel-details": self.channels,
             "consumer-details": self.consumers,
@@ -183,26 +209,49 @@ class Details:
         totals = self._views.totals()
         for _ in totals.add_up():
             yield None
+        view = totals.view()
+        rates = self._samples.rates(OVERVIEW, BROKER, view)
+        rates |= self._samples.rates(NODE, NODE, self._views)
         yield extended(
             OverviewDetails,
-            totals.view(),
+            view,
             oldest_unacked_s=totals.oldest_unacked_ms / 1000,
             publishers=totals.publishers,
             published_confirm=totals.published_confirm,
             routed=totals.routed,
             by_type={name: asdict(counters) for name, counters in totals.by_type.items()},
+            rates=rates,
         )
+
+    def vhosts(self, wanted: Selection) -> Iterator[Struct | None]:
+        """See `TotalsOfVHosts`."""
+        for row in self._vhosts.vhosts(wanted):
+            if row is None:
+                yield None
+            else:
+                rates = self._samples.rates(VHOST, (VHOST, row.name), row)
+                yield extended(VHostDetails, row, rates=rates)
+
+    def exchanges(self, wanted: Selection) -> Iterator[View | None]:
+        """See `Views`."""
+        for exchange, view in self._views.each_exchange(wanted):
+            rates = self._samples.rates(EXCHANGE, exchange, exchange)
+            yield extended(ExchangeDetails, view, rates=rates)
 
     def queues(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""
         for queue, match in self._views.each_queue(wanted):
-            yield _of_queue(queue, match, self._idle_since_ms(queue))
+            yield _of_queue(queue, match, self._samples)
 
     def connections(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""
         now = self._clock()
         for connection in self._views.each_connection(wanted):
-            yield _of_connection(connection, now, self._zero_ms) if connection is not None else None
+            if connection is None:
+                yield None
+            else:
+                rates = self._samples.rates(CONNECTION, connection, connection)
+                yield _of_connection(connection, now, self._zero_ms, rates)
 
     def channels(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""
@@ -210,7 +259,7 @@ class Details:
             if found is None:
                 yield None
             else:
-                yield _of_channel(*found, self._idle_since_ms(found[1]))
+                yield _of_channel(*found, self._samples)
 
     def consumers(self, wanted: Selection) -> Iterator[View | None]:
         """See `Views`."""
@@ -219,12 +268,12 @@ class Details:
             yield _of_consumer(*found, now_ms) if found is not None else None
 
 
-def extended(kind: Callable[..., T], view: View, **more: object) -> T:
+def extended(kind: Callable[..., T], view: Struct, **more: object) -> T:
     """A view of another kind: all of this one, and more."""
     return kind(*astuple(view), **more)
 
 
-def _of_queue(queue: Queue, match: PolicyMatch, idle_since_ms: int | None) -> QueueDetails:
+def _of_queue(queue: Queue, match: PolicyMatch, samples: Samples) -> QueueDetails:
     spec = queue.spec
     owner = spec.exclusive_owner
     single_active = exclusive = ""
@@ -242,11 +291,14 @@ def _of_queue(queue: Queue, match: PolicyMatch, idle_since_ms: int | None) -> Qu
         flow=isinstance(queue, ClassicQueue) and queue.flow is not None,
         policy_definition=match.effective(queue_type_of(spec.arguments)),
         **_ways_out(queue.counters),
-        idle_since_ms=idle_since_ms,
+        idle_since_ms=samples.since_ms(QUEUE, queue, queue),
+        rates=samples.rates(QUEUE, queue, queue),
     )
 
 
-def _of_connection(connection: Connection, now: float, zero_ms: float) -> ConnectionDetails:
+def _of_connection(
+    connection: Connection, now: float, zero_ms: float, rates: Mapping[str, float]
+) -> ConnectionDetails:
     is_open = connection.state == ConnectionState.RUNNING
     handshake = connection.handshake
     return extended(
@@ -258,12 +310,11 @@ def _of_connection(connection: Connection, now: float, zero_ms: float) -> Connec
         opened_at_ms=int(zero_ms + connection.opened_at * 1000),
         pending_bytes=connection.outbox.size + connection.wire.unsent_octets,
         client_properties=plain_table(handshake.client_properties) if is_open else {},
+        rates=rates,
     )
 
 
-def _of_channel(
-    connection: Connection, channel: Channel, idle_since_ms: int | None
-) -> ChannelDetails:
+def _of_channel(connection: Connection, channel: Channel, samples: Samples) -> ChannelDetails:
     transaction = channel.transaction
     publishes = transaction.publishes if transaction is not None else ()
     settlements = transaction.settlements if transaction is not None else ()
@@ -275,7 +326,8 @@ def _of_channel(
         uncommitted_acks=sum(len(batch.messages) for each in settlements for batch in each.entries),
         flow=channel.flow_active,
         **_ways_out(channel.counters),
-        idle_since_ms=idle_since_ms,
+        idle_since_ms=samples.since_ms(CHANNEL, channel, channel),
+        rates=samples.rates(CHANNEL, channel, channel),
     )
 
 

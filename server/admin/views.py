@@ -28,6 +28,7 @@ from vouchmq.server.definitions.export import plain_table
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from vouchmq.server.broker.exchanges.exchange import Exchange
     from vouchmq.server.broker.policy.policies import PolicyMatch
     from vouchmq.server.broker.queues.api import Queue
     from vouchmq.server.broker.vhost import VHost
@@ -341,19 +342,27 @@ class Views:
                 if not queue.is_deleted:
                     yield queue, engine.policy_of_queue(queue)
 
-    def queues_and_channels(self) -> Iterator[Queue | Channel]:
-        """All there are."""
-        for vhost in self._source.broker.vhosts.values():
-            yield from vhost.queues.values()
-        for connection in self._connections:
-            yield from connection.channels.values()
+    def node_numbers(self) -> tuple[int, int, int, int]:
+        """Memory and free space of the disk, syncs and what they have synced."""
+        alarms, counters = self._source.alarms, self._commit.counters
+        return (
+            alarms.memory_octets,
+            alarms.disk_free_octets,
+            counters.syncs,
+            counters.synced_bytes,
+        )
 
     def exchanges(self, wanted: Selection = ALL) -> Iterator[ExchangeView]:
         """All exchanges, the predeclared ones as well."""
+        for _, view in self.each_exchange(wanted):
+            yield view
+
+    def each_exchange(self, wanted: Selection) -> Iterator[tuple[Exchange, ExchangeView]]:
+        """The exchanges that a listing is to be of, and their views."""
         for vhost in named(self._source.broker.vhosts, wanted.vhost):
             for exchange in named(vhost.exchanges, wanted.name):
                 match = vhost.policy_engine.policy_of_exchange(exchange)
-                yield ExchangeView(
+                view = ExchangeView(
                     vhost=vhost.name,
                     name=exchange.name,
                     type=exchange.type,
@@ -365,6 +374,7 @@ class Views:
                     published_in=exchange.counters.published_in,
                     published_out=exchange.counters.published_out,
                 )
+                yield exchange, view
 
     def bindings(self, wanted: Selection = ALL) -> Iterator[BindingView]:
         """All bindings, without those of every queue to the default exchange."""

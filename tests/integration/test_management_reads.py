@@ -189,7 +189,7 @@ def test_queues(managed: ManagedBroker) -> None:
     [connection] = managed.get("/connections")
     assert (mine["name"], mine["exclusive"]) == ("mine", True)
     assert mine["owner_pid_details"]["name"] == connection["name"]
-    assert managed.get("/queues/%2F") == [mine, q]
+    assert [each["name"] for each in managed.get("/queues/%2F")] == [mine["name"], q["name"]]
     one = managed.get("/queues/%2F/q")
     assert one["consumer_details"][0]["consumer_tag"] == "ct"
     assert (one["messages"], one["messages_ready"], one["messages_unacknowledged"]) == (5, 3, 2)

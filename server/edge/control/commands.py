@@ -28,7 +28,7 @@ from vouchmq.server.admin.listing import ListingCommands, RowSender
 from vouchmq.server.admin.login import LoginCommands
 from vouchmq.server.admin.measures import KINDS as MEASURES
 from vouchmq.server.admin.measures import measures_of
-from vouchmq.server.admin.numbers.idle import IdleWatch
+from vouchmq.server.admin.numbers.samples import Samples
 from vouchmq.server.admin.objects.connections import ConnectionCommands
 from vouchmq.server.admin.objects.exchanges import ExchangeCommands
 from vouchmq.server.admin.objects.messages import MessageCommands
@@ -91,12 +91,12 @@ def control_commands(
     LedgerCommands(runtime, loop.call_soon_threadsafe, administration).register(commands)
     views = Views(runtime.context, runtime.connections, runtime.journal, runtime.commit)
     wall_ms = lambda: time.time_ns() // 1_000_000  # noqa: E731
-    idle = IdleWatch(
-        views.queues_and_channels, wall_ms, runtime.context.budget.put_off, loop.call_later
-    )
-    idle.start()
-    details = Details(views, runtime.context.clock, wall_ms, idle.since_ms)
     # Not the time of the loop, which counts whole milliseconds: a slice takes one.
+    samples = Samples(
+        views, time.monotonic, wall_ms, runtime.context.budget.put_off, loop.call_later
+    )
+    details = Details(views, runtime.context.clock, wall_ms, samples)
+    samples.start()
     sender = RowSender(runtime.context.budget.put_off, time.monotonic)
     ListingCommands(views.listings, KINDS, sender).register(commands)
     ListingCommands(details.listings, DETAILS, sender).register(commands)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, unquote
@@ -37,7 +36,6 @@ from vouchmq.management.api.errors import (
     not_found,
 )
 from vouchmq.management.api.openapi import described
-from vouchmq.management.api.rates import Rates
 from vouchmq.management.api.streams import Streams
 from vouchmq.management.broker import Broker, BrokerUnavailable, CommandRefused
 from vouchmq.management.resources.table import ROUTES
@@ -87,7 +85,6 @@ class Api:
 
     def __init__(self, broker: Broker, routes: Sequence[Route] = ROUTES) -> None:
         self._broker = broker
-        self._rates = Rates(time.monotonic)
         self._streams = Streams()
         self._routes: dict[int, list[Route]] = {}
         for route in routes:
@@ -136,7 +133,6 @@ class Api:
         visitor = await self._log_in(request)
         call = Call(
             broker=self._broker,
-            rates=self._rates,
             streams=self._streams,
             visitor=visitor,
             names=names,

@@ -13,7 +13,6 @@ from msgspec import DecodeError, Struct, ValidationError, convert, field, json, 
 from vouchmq.management.api.errors import bad_request, not_found, refused
 
 if TYPE_CHECKING:
-    from vouchmq.management.api.rates import Rates
     from vouchmq.management.api.streams import Streams
     from vouchmq.management.broker import Broker
 
@@ -77,7 +76,6 @@ class Call(Struct):
 
     Args:
         broker: to ask
-        rates: what counters were some seconds ago
         streams: answers that go on
         visitor: who asks
         names: what stands in the path, by the names of the route
@@ -90,7 +88,6 @@ class Call(Struct):
     """
 
     broker: Broker
-    rates: Rates
     streams: Streams
     visitor: Visitor
     names: Mapping[str, str]

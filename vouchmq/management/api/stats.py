@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from vouchmq.management.api.rates import with_details
-
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
-
-    from vouchmq.management.api.rates import Rates
+    from collections.abc import Iterable, Mapping
 
 # Name in `message_stats` → column of a view. Of a family all are told once one of them has
 # happened, as RabbitMQ does it; what is told of none stands alone.
@@ -44,42 +40,51 @@ QUEUE: Final = ({"publish": "published"}, DELIVERIES, REJECTS, *ENDS)
 CHANNEL: Final = (PUBLISHES, DELIVERIES, REJECTS)
 OVERVIEW: Final = (*CHANNEL, *ENDS)
 EXCHANGE: Final = ({"publish_in": "published_in", "publish_out": "published_out"},)
+DEPTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 # Those that `delivered` has beside deliveries to consumers that ack.
 OTHERWISE: Final = ("delivered_no_ack", "got", "got_no_ack")
 
 
-def message_stats(
-    rates: Rates, key: Hashable, families: Iterable[Family], row: Mapping[str, Any]
-) -> dict[str, Any]:
+def message_stats(families: Iterable[Family], row: Mapping[str, Any]) -> dict[str, Any]:
     """What has happened so far and how fast; what never has is left out.
 
     Args:
-        rates: what was before
-        key: of the object
         families: of the table that fits the view
-        row: the view
+        row: the view, and among it how fast its columns change
     """
+    rates = row["rates"]
     if "delivered" in row:
         others = sum(row[name] for name in OTHERWISE)
         row = {**row, "delivered_to_be_acked": row["delivered"] - others}
-    told: dict[str, int] = {}
-    counters: dict[str, int] = {}
+        acked_rate = rates.get("delivered", 0.0) - sum(rates.get(name, 0.0) for name in OTHERWISE)
+        rates = {**rates, "delivered_to_be_acked": max(0.0, acked_rate)}
+    told: dict[str, Any] = {}
     for family in families:
-        found = {name: row[column] for name, column in family.items()}
-        counters |= found
-        if any(found.values()):
-            told |= found
-    return with_details(told, rates.of(key, counters))
+        if any(row[column] for column in family.values()):
+            told |= with_details(family, row, rates)
+    return told
 
 
-def depths(rates: Rates, key: Hashable, row: Mapping[str, Any]) -> dict[str, Any]:
+def depths(row: Mapping[str, Any]) -> dict[str, Any]:
     """How many messages there are now, and how fast that changes: less than 0 when they go."""
-    counts = {
-        "messages": row["messages"],
-        "messages_ready": row["messages_ready"],
-        "messages_unacknowledged": row["messages_unacknowledged"],
-    }
-    return with_details(counts, rates.of(("depth", key), counts, is_gauge=True))
+    return with_details({name: name for name in DEPTHS}, row, row["rates"])
+
+
+def with_details(
+    names: Mapping[str, str], row: Mapping[str, Any], rates: Mapping[str, float]
+) -> dict[str, Any]:
+    """Numbers of a view, and beside each `x` an `x_details` with its rate.
+
+    Args:
+        names: how they are shown → their columns
+        row: the view
+        rates: of the columns that change
+    """
+    found: dict[str, Any] = {}
+    for name, column in names.items():
+        found[name] = row[column]
+        found[f"{name}_details"] = {"rate": rates.get(column, 0.0)}
+    return found
 
 
 def sized(row: Mapping[str, Any], size: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from vouchmq.management.api.call import ADMINISTRATORS, NO_CONTENT
 from vouchmq.management.api.errors import not_found
 from vouchmq.management.api.listed import of_visitor
 from vouchmq.management.api.paging import Page, projected
-from vouchmq.management.api.rates import with_details
-from vouchmq.management.api.stats import CHANNEL, message_stats
+from vouchmq.management.api.stats import CHANNEL, message_stats, with_details
 
 if TYPE_CHECKING:
     from vouchmq.management.api.call import Call
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 CONNECTIONS: Final = "connection-details"
 CHANNELS: Final = "channel-details"
 CONSUMERS: Final = "consumer-details"
+BYTES: Final = {"recv_oct": "received_bytes", "send_oct": "sent_bytes"}
 # Of a connection without TLS.
 UNENCRYPTED: Final = (
     *("peer_cert_issuer", "peer_cert_subject", "peer_cert_validity"),
@@ -49,14 +49,14 @@ async def connections(call: Call) -> object:
         rows = [row for row in rows if row["user"] == user]
     facts = await call.broker.ask("status")
     rows.sort(key=lambda row: str(row["name"]))
-    return page.of([_connection(call, row, facts) for row in rows])
+    return page.of([_connection(row, facts) for row in rows])
 
 
 async def connection(call: Call) -> object:
     """One connection, by its name."""
     row = await _row(call)
     facts = await call.broker.ask("status")
-    return projected(_connection(call, row, facts), call.query)
+    return projected(_connection(row, facts), call.query)
 
 
 async def channels(call: Call) -> object:
@@ -67,7 +67,7 @@ async def channels(call: Call) -> object:
     rows = of_visitor(call, await call.broker.rows(CHANNELS, vhost=vhost, name=name))
     node = await node_of(call)
     rows.sort(key=lambda row: (str(row["connection"]), row["number"]))
-    return page.of([_channel(call, row, node) for row in rows])
+    return page.of([_channel(row, node) for row in rows])
 
 
 async def channel(call: Call) -> object:
@@ -80,7 +80,7 @@ async def channel(call: Call) -> object:
         if (row["connection"], row["channel"]) == (found["connection"], found["number"])
     ]
     details = {"consumer_details": consumed, "deliveries": [], "publishes": []}
-    return projected({**_channel(call, found, node), **details}, call.query)
+    return projected({**_channel(found, node), **details}, call.query)
 
 
 async def close_channel(call: Call) -> object:
@@ -194,12 +194,10 @@ async def _row(call: Call) -> Row:
     return found[0]
 
 
-def _connection(call: Call, row: Row, facts: Row) -> Row:
+def _connection(row: Row, facts: Row) -> Row:
     """A connection to the broker that `status` tells these facts of."""
     peer_host, peer_port, host, port = ends_of(row["name"])
     name = row["name"]
-    octets = {"recv_oct": row["received_bytes"], "send_oct": row["sent_bytes"]}
-    rates = call.rates.of(("connection", name), octets)
     # What a client shows of itself over TLS is not known here.
     is_encrypted = port == facts["listeners"].get("tls_port")
     plain = {} if is_encrypted else dict.fromkeys(UNENCRYPTED)
@@ -218,7 +216,7 @@ def _connection(call: Call, row: Row, facts: Row) -> Row:
         "peer_port": peer_port,
         "port": port,
         "protocol": "AMQP 0-9-1",
-        **with_details(octets, rates),
+        **with_details(BYTES, row, row["rates"]),
         "send_pend": row["pending_bytes"],
         "ssl": is_encrypted,
         **plain,
@@ -233,7 +231,7 @@ def _connection(call: Call, row: Row, facts: Row) -> Row:
     }
 
 
-def _channel(call: Call, row: Row, node: str) -> Row:
+def _channel(row: Row, node: str) -> Row:
     owner = row["connection"]
     name = channel_name(owner, row["number"])
     peer_host, peer_port, _, _ = ends_of(owner)
@@ -265,7 +263,7 @@ def _channel(call: Call, row: Row, node: str) -> Row:
     }
     if row["idle_since_ms"] is not None:
         item["idle_since"] = time_of(row["idle_since_ms"])
-    stats = message_stats(call.rates, ("channel", name), CHANNEL, row)
+    stats = message_stats(CHANNEL, row)
     return {**item, "message_stats": stats} if stats else item
 
 

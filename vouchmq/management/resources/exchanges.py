@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from vouchmq.management.api.call import Call
     from vouchmq.management.broker import Row
 
+EXCHANGES: Final = "exchange-details"
 DEFAULT: Final = "amq.default"
 NO_KEY: Final = "~"
 HASH_BYTES: Final = 4
@@ -37,14 +38,14 @@ PLAIN: Final = "-_."
 async def exchanges(call: Call) -> object:
     """All exchanges, or those of a virtual host."""
     page = Page(call.query)
-    rows = await in_vhosts(call, "exchanges", "name")
-    return page.of(rows, lambda shown: [_exchange(call, row) for row in shown])
+    rows = await in_vhosts(call, EXCHANGES, "name")
+    return page.of(rows, lambda shown: [_exchange(row) for row in shown])
 
 
 async def exchange(call: Call) -> object:
     """One exchange."""
-    row = await only(call, "exchanges", exchange_name(call.names["exchange"]))
-    return projected({**_exchange(call, row), "incoming": [], "outgoing": []}, call.query)
+    row = await only(call, EXCHANGES, exchange_name(call.names["exchange"]))
+    return projected({**_exchange(row), "incoming": [], "outgoing": []}, call.query)
 
 
 async def bindings(call: Call) -> object:
@@ -175,7 +176,7 @@ def _default_binding(queue: Row) -> Row:
     )
 
 
-def _exchange(call: Call, row: Row) -> Row:
+def _exchange(row: Row) -> Row:
     item = {
         "arguments": row["arguments"],
         "auto_delete": row["auto_delete"],
@@ -186,5 +187,5 @@ def _exchange(call: Call, row: Row) -> Row:
         "type": row["type"],
         "vhost": row["vhost"],
     }
-    stats = message_stats(call.rates, ("exchange", row["vhost"], row["name"]), EXCHANGE, row)
+    stats = message_stats(EXCHANGE, row)
     return {**item, "message_stats": stats} if stats else item

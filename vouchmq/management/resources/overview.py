@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from vouchmq.management.api.errors import not_found
 from vouchmq.management.api.listed import of_visitor
 from vouchmq.management.api.paging import Page, projected
-from vouchmq.management.api.rates import with_details
-from vouchmq.management.api.stats import OVERVIEW, depths, message_stats
+from vouchmq.management.api.stats import DEPTHS, OVERVIEW, depths, message_stats, with_details
 from vouchmq.management.metrics.node import open_descriptors
 from vouchmq.management.metrics.shared_log import asked_log
 from vouchmq.server.version import VERSION
@@ -27,6 +26,24 @@ EXCHANGE_TYPES: Final = (
     *("direct", "fanout", "headers", "topic"),
     *("x-consistent-hash", "x-delayed-message", "x-message-deduplication"),
 )
+TOTALS: Final = "overview-details"
+# How numbers are shown, and their columns.
+NODE: Final = {
+    "mem_used": "memory_bytes",
+    "disk_free": "disk_free_bytes",
+    "sockets_used": "connections",
+    "io_sync_count": "syncs",
+    "io_sync_bytes": "synced_bytes",
+}
+CHURN: Final = {
+    "channel_closed": "channels_closed",
+    "channel_created": "channels_opened",
+    "connection_closed": "connections_closed",
+    "connection_created": "connections_opened",
+    "queue_created": "queues_created",
+    "queue_declared": "queues_declared",
+    "queue_deleted": "queues_deleted",
+}
 OBJECTS: Final = ("channels", "connections", "consumers", "exchanges", "queues")
 # Of which users who do not monitor see their own, and the listings that tell whose they are.
 OWNED: Final = {
@@ -44,10 +61,10 @@ FEATURES: Final = (
 async def overview(call: Call) -> object:
     """Totals of the broker; of messages only for users who monitor, and of what they may see."""
     facts = await call.broker.ask("status")
-    [row] = await call.broker.rows("overview")
+    [row] = await call.broker.rows(TOTALS)
     if not call.visitor.sees_all:
         row = await _seen_row(call, row)
-    stats = message_stats(call.rates, "overview", OVERVIEW, row)
+    stats = message_stats(OVERVIEW, row)
     found = {
         "management_version": VERSION,
         "rates_mode": "basic",
@@ -62,8 +79,8 @@ async def overview(call: Call) -> object:
         "disable_stats": False,
         "enable_queue_totals": False,
         "message_stats": stats,
-        "churn_rates": _churn(call, row),
-        "queue_totals": depths(call.rates, "overview", row),
+        "churn_rates": _churn(row),
+        "queue_totals": depths(row),
         "object_totals": {name: row[name] for name in OBJECTS},
         "statistics_db_event_queue": 0,
         "node": facts["node"],
@@ -128,45 +145,45 @@ def listeners_of(facts: Mapping[str, Any]) -> list[Row]:
 async def _seen_row(call: Call, row: Row) -> Row:
     """The totals of what a user may see; what is counted for the whole broker only is 0."""
     found: Row = dict.fromkeys(row, 0)
-    for name, listing in (("queues", "queues"), ("exchanges", "exchanges")):
+    rates = dict.fromkeys(DEPTHS, 0.0)
+    for name, listing in (("queues", "queue-details"), ("exchanges", "exchanges")):
         rows = await call.broker.rows(listing)
         rows = [each for each in rows if call.visitor.may_enter(each["vhost"])]
         found[name] = len(rows)
         if name == "queues":
-            for column in ("messages", "messages_ready", "messages_unacknowledged"):
+            for column in DEPTHS:
                 found[column] = sum(each[column] for each in rows)
+                rates[column] = sum(each["rates"].get(column, 0.0) for each in rows)
     for name, listing in OWNED.items():
         found[name] = len(of_visitor(call, await call.broker.rows(listing)))
-    return {**found, "node": row["node"], "version": row["version"]}
+    return {**found, "node": row["node"], "version": row["version"], "rates": rates}
 
 
-def _churn(call: Call, row: Row) -> dict[str, Any]:
-    counters = {
-        "channel_closed": max(0, row["channels_opened"] - row["channels"]),
-        "channel_created": row["channels_opened"],
-        "connection_closed": max(0, row["connections_opened"] - row["connections"]),
-        "connection_created": row["connections_opened"],
-        "queue_created": row["queues_created"],
-        "queue_declared": row["queues_declared"],
-        "queue_deleted": row["queues_deleted"],
-    }
-    return with_details(counters, call.rates.of("churn", counters))
+def _churn(row: Row) -> dict[str, Any]:
+    rates = dict(row["rates"])
+    row = dict(row)
+    for what in ("channels", "connections"):
+        opened, closed = f"{what}_opened", f"{what}_closed"
+        row[closed] = max(0, row[opened] - row[what])
+        rates[closed] = max(0.0, rates.get(opened, 0.0) - rates.get(what, 0.0))
+    return with_details(CHURN, row, rates)
 
 
 async def _node(call: Call) -> Row:
     facts = await call.broker.ask("status")
-    [row] = await call.broker.rows("overview")
+    [row] = await call.broker.rows(TOTALS)
     [store] = await call.broker.rows("store")
     alarms = {each["name"]: each for each in await call.broker.rows("alarms")}
     log = await asked_log(call.broker, facts)
     memory, disk = alarms["memory"], alarms["disk"]
     average_ms = store["last_sync_ms"]
-    gauges = {
-        "mem_used": memory["measured_bytes"],
-        "disk_free": disk["measured_bytes"],
-        "sockets_used": row["connections"],
+    numbers = {
+        "memory_bytes": memory["measured_bytes"],
+        "disk_free_bytes": disk["measured_bytes"],
+        "connections": row["connections"],
+        "syncs": store["syncs"],
+        "synced_bytes": store["synced_bytes"],
     }
-    syncs = {"io_sync_count": store["syncs"], "io_sync_bytes": store["synced_bytes"]}
     return {
         "name": facts["node"],
         "type": "disc",
@@ -175,7 +192,7 @@ async def _node(call: Call) -> Row:
         "uptime": int(facts["uptime_s"] * 1000),
         "processors": facts["processors"],
         **_descriptors(facts),
-        **with_details(gauges, call.rates.of("node", gauges, is_gauge=True)),
+        **with_details(NODE, numbers, row["rates"]),
         "sockets_total": facts["descriptor_limit"],
         "mem_limit": memory["limit_bytes"],
         "mem_alarm": memory["raised"],
@@ -183,10 +200,9 @@ async def _node(call: Call) -> Row:
         "disk_free_alarm": disk["raised"],
         "storage_alarm": alarms["storage"]["raised"],
         **({} if log is None else _shared_log(log, alarms["replication"])),
-        **with_details(syncs, call.rates.of("syncs", syncs)),
         "io_sync_avg_time": average_ms,
         "journal_segments": store["segments"],
-        **_churn(call, row),
+        **_churn(row),
         "exchange_types": _named(EXCHANGE_TYPES, "exchange type"),
         "auth_mechanisms": _named(facts["auth_mechanisms"], "SASL mechanism"),
         "db_dir": facts["data_directory"],

@@ -45,8 +45,8 @@ async def queues(call: Call) -> object:
     rows = await in_vhosts(call, QUEUES, "name")
     node = await node_of(call)
     sizes = await _sizes(call) if _asks_for_sizes(call.query) else {}
-    # Rates are of what is shown: of ten thousand queues nobody sees them all.
-    return page.of(rows, lambda shown: [_queue(call, row, sizes, node) for row in shown])
+    # Of ten thousand queues nobody sees them all.
+    return page.of(rows, lambda shown: [_queue(row, sizes, node) for row in shown])
 
 
 async def queue(call: Call) -> object:
@@ -60,7 +60,7 @@ async def queue(call: Call) -> object:
         "deliveries": [],
         "incoming": [],
     }
-    return projected({**_queue(call, row, sizes, node), **details}, call.query)
+    return projected({**_queue(row, sizes, node), **details}, call.query)
 
 
 def _asks_for_sizes(query: Mapping[str, str]) -> bool:
@@ -77,8 +77,7 @@ async def _sizes(call: Call, name: str | None = None) -> Mapping[tuple[str, str]
     return {(row["vhost"], row["name"]): row for row in rows}
 
 
-def _queue(call: Call, row: Row, sizes: Mapping[tuple[str, str], Row], node: str) -> Row:
-    key = ("queue", row["vhost"], row["name"])
+def _queue(row: Row, sizes: Mapping[tuple[str, str], Row], node: str) -> Row:
     item: dict[str, Any] = {
         "arguments": row["arguments"],
         "auto_delete": row["auto_delete"],
@@ -87,7 +86,7 @@ def _queue(call: Call, row: Row, sizes: Mapping[tuple[str, str], Row], node: str
         "effective_policy_definition": row["policy_definition"],
         "exclusive": row["exclusive"],
         "exclusive_consumer_tag": row["exclusive_consumer"] or None,
-        **depths(call.rates, key, row),
+        **depths(row),
         "name": row["name"],
         "node": node,
         "operator_policy": row["operator_policy"] or None,
@@ -111,5 +110,5 @@ def _queue(call: Call, row: Row, sizes: Mapping[tuple[str, str], Row], node: str
         item["idle_since"] = time_of(row["idle_since_ms"])
     if row["type"] != CLASSIC:
         item |= {"leader": node, "members": [node], "online": [node]}
-    stats = message_stats(call.rates, key, QUEUE, row)
+    stats = message_stats(QUEUE, row)
     return {**item, "message_stats": stats} if stats else item

@@ -12,10 +12,9 @@ from msgspec import Struct
 from vouchmq.management.api.call import NO_CONTENT, changed
 from vouchmq.management.api.errors import not_found
 from vouchmq.management.api.paging import Page, projected
-from vouchmq.management.api.rates import with_details
-from vouchmq.management.api.stats import OVERVIEW, depths, message_stats
+from vouchmq.management.api.stats import OVERVIEW, depths, message_stats, with_details
 from vouchmq.management.resources.accounts import tags_of
-from vouchmq.management.resources.connections import node_of
+from vouchmq.management.resources.connections import BYTES, node_of
 
 if TYPE_CHECKING:
     from vouchmq.management.api.call import Call
@@ -34,7 +33,7 @@ async def vhosts(call: Call) -> object:
     node = await node_of(call)
     # One that has come meanwhile has no totals yet.
     return page.of(
-        [_vhost(call, row, totals[row["name"]], node) for row in rows if row["name"] in totals]
+        [_vhost(row, totals[row["name"]], node) for row in rows if row["name"] in totals]
     )
 
 
@@ -45,26 +44,24 @@ async def vhost(call: Call) -> object:
     totals = await call.broker.rows(TOTALS, name=name)
     if not rows or not totals or not call.visitor.may_see(name):
         raise not_found()
-    return projected(_vhost(call, rows[0], totals[0], await node_of(call)), call.query)
+    return projected(_vhost(rows[0], totals[0], await node_of(call)), call.query)
 
 
-def _vhost(call: Call, row: Row, total: Row, node: str) -> Row:
-    key = ("vhost", row["name"])
-    octets = {"recv_oct": total["received_bytes"], "send_oct": total["sent_bytes"]}
+def _vhost(row: Row, total: Row, node: str) -> Row:
     description, tags = row.get("description", ""), row.get("tags", [])
     item = {
         "cluster_state": {node: "running"},
         "default_queue_type": row["default_queue_type"] or DEFAULT_TYPE,
         "description": description,
-        **depths(call.rates, key, total),
+        **depths(total),
         "metadata": {"description": description, "tags": tags},
         "name": row["name"],
         "protected_from_deletion": row.get("protected_from_deletion", False),
-        **with_details(octets, call.rates.of(("bytes", key), octets)),
+        **with_details(BYTES, total, total["rates"]),
         "tags": tags,
         "tracing": False,
     }
-    stats = message_stats(call.rates, key, OVERVIEW, total)
+    stats = message_stats(OVERVIEW, total)
     return {**item, "message_stats": stats} if stats else item
 
 

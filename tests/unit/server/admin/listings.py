@@ -13,6 +13,7 @@ from vouchmq.server.admin.frames import FrameReader, frame
 from vouchmq.server.admin.listing import ListingCommands, RowSender
 from vouchmq.server.admin.measures import KINDS as MEASURES
 from vouchmq.server.admin.measures import measures_of
+from vouchmq.server.admin.numbers.samples import Samples
 from vouchmq.server.admin.views import KINDS, Views
 from vouchmq.store.histogram import DURATIONS_S, Histogram
 
@@ -59,12 +60,25 @@ def views_of(world: World) -> Views:
     )
 
 
-def listed(world: World, what: str, **selection: str) -> list[dict[str, Any]]:
+def samples_of(world: World) -> Samples:
+    """What has been counted before: nothing is known of it."""
+    return Samples(
+        views_of(world),
+        lambda: world.now,
+        lambda: WALL_MS,
+        lambda job: None,
+        lambda after_s, job: None,
+    )
+
+
+def listed(
+    world: World, what: str, samples: Samples | None = None, **selection: str
+) -> list[dict[str, Any]]:
     """A listing, as whoever asks for it gets it."""
     later: list[Callable[[], None]] = []
     registry = ControlCommands()
     views = views_of(world)
-    details = Details(views, lambda: world.now, lambda: WALL_MS)
+    details = Details(views, lambda: world.now, lambda: WALL_MS, samples or samples_of(world))
     sender = RowSender(later.append, lambda: world.now)
     ListingCommands(views.listings, KINDS, sender).register(registry)
     ListingCommands(details.listings, DETAILS, sender).register(registry)

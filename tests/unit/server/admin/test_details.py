@@ -41,6 +41,7 @@ def test_a_queue(world: DiskWorld, client: Client) -> None:
         "policy_definition": {"max-length": 5, "expires": 7},
         **dict.fromkeys(("delivered_no_ack", "got", "got_no_ack", "get_empty"), 0),
         "idle_since_ms": None,
+        "rates": {},
     }
     client.ask(1, commands.Basic.Consume(queue="q", consumer_tag="c", exclusive=True))
     assert listed(world, "queue-details")[0]["exclusive_consumer"] == "c"

@@ -8,7 +8,7 @@ import pytest
 from pamqp import commands
 
 from tests import wire
-from tests.unit.server.admin.listings import listed, views_of
+from tests.unit.server.admin.listings import listed, samples_of, views_of
 from tests.unit.server.amqp_client import declare, got, publish
 from tests.unit.server.in_memory import HEADER, Client
 from tests.unit.server.on_disk import DiskWorld
@@ -167,7 +167,7 @@ def test_the_overview_with_more_columns(world: DiskWorld, client: Client) -> Non
 
 def test_the_age_of_the_oldest_unacked_delivery(world: DiskWorld, client: Client) -> None:
     """It is known from the looks that are made once a second."""
-    details = Details(views_of(world), lambda: world.now, lambda: 0)
+    details = Details(views_of(world), lambda: world.now, lambda: 0, samples_of(world))
 
     def oldest_s() -> float:
         world.runtime.periodic_check.check(0)

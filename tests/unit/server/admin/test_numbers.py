@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from pamqp import commands
 
 from tests import wire
-from tests.unit.server.admin.listings import WALL_MS, listed, views_of
+from tests.unit.server.admin.listings import listed
 from tests.unit.server.amqp_client import declare, publish
 from tests.unit.server.in_memory import Client
 from tests.unit.server.on_disk import DiskWorld
-from vouchmq.server.admin.numbers import idle, sizes
-from vouchmq.server.admin.numbers.idle import IdleWatch
+from vouchmq.server.admin.numbers import sizes
 from vouchmq.server.auth.attempts import AMQP, HTTP, AttemptCounts, LoginAttempts
 
 
@@ -102,58 +99,6 @@ def test_queues_that_come_and_go(world: DiskWorld, client: Client) -> None:
     [row] = listed(world, "overview")
     names = ("queues_declared", "queues_created", "queues_deleted")
     assert [row[name] for name in names] == [3, 2, 1]
-
-
-def test_since_when_a_queue_is_idle(world: DiskWorld, client: Client) -> None:
-    declare(client, "q")
-    [queue] = world.vhost.queues.values()
-    now_ms, timers = [WALL_MS], list[Callable[[], None]]()
-
-    def call_later(after_s: float, job: Callable[[], None]) -> None:
-        assert after_s == idle.EVERY_S
-        timers.append(job)
-
-    def compare() -> None:
-        now_ms[0] += 5000
-        timers.pop()()
-
-    watch = IdleWatch(
-        views_of(world).queues_and_channels, lambda: now_ms[0], lambda job: job(), call_later
-    )
-    assert watch.since_ms(queue) is None, "nobody has looked yet"
-    watch.start()
-    compare()
-    assert watch.since_ms(queue) == WALL_MS
-    publish(client, "q", b"x")
-    assert watch.since_ms(queue) is None
-    compare()
-    compare()
-    assert watch.since_ms(queue) == WALL_MS + 10_000
-    client.ask(1, commands.Queue.Delete(queue="q"))
-    compare()
-    assert watch.since_ms(queue) is None, "it is forgotten"
-
-
-def test_many_objects_are_compared_in_several_turns(
-    world: DiskWorld, client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in "abcde":
-        declare(client, name)
-    monkeypatch.setattr(idle, "AT_ONCE", 2)
-    turns: list[Callable[[], None]] = []
-    timers: list[float] = []
-    watch = IdleWatch(
-        views_of(world).queues_and_channels,
-        lambda: WALL_MS,
-        turns.append,
-        lambda after_s, _: timers.append(after_s),
-    )
-    watch.start()
-    for taken in range(3):
-        assert len(turns) == taken + 1 and not timers
-        turns[-1]()
-    assert timers == [idle.EVERY_S]
-    assert all(watch.since_ms(queue) == WALL_MS for queue in world.vhost.queues.values())
 
 
 def test_login_attempts() -> None:

@@ -35,8 +35,6 @@ const app = {
 };
 
 const VHOSTS_EVERY_MS = 60000;
-// Less often than that the API takes no samples.
-const SECOND_LOOK_MS = 1500;
 let timer = 0;
 let loading = null;
 
@@ -205,9 +203,7 @@ async function loadShared(signal) {
 function plan() {
   clearTimeout(timer);
   if (app.everyMs > 0 && !document.hidden && app.session) {
-    // Rates are differences: of what nobody has looked at before, they are there the second time.
-    timer = setTimeout(load, app.isFresh ? Math.min(SECOND_LOOK_MS, app.everyMs) : app.everyMs);
-    app.isFresh = false;
+    timer = setTimeout(load, app.everyMs);
   }
 }
 
@@ -222,7 +218,6 @@ function navigated() {
     app.data = null;
     app.problem = "";
     app.state = {};
-    app.isFresh = true;
     window.scrollTo(0, 0);
     draw();
     document.getElementById("main")?.focus({ preventScroll: true });
