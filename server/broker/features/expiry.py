@@ -169,20 +169,22 @@ class Expiry(Feature):
         return self._sorted_out(messages, at_once=True)
 
     def before_dispatch(self) -> bool:
-        return self.run()
+        return self.run(reads_at_once=False)
 
     def after_dispatch(self) -> bool:
         """See `Feature`; the timer sees to what does not fit."""
-        self.run(at_once=True)
+        self.run(at_once=True, reads_at_once=False)
         return True
 
     def run_outside_dispatch(self) -> bool:
         return self.run(at_once=not self._queue.is_head_wanted)
 
-    def run(self, *, at_once: bool = False) -> bool:
+    def run(self, *, at_once: bool = False, reads_at_once: bool = True) -> bool:
         """Let expired heads go; False when there are more than fit in one turn.
 
-        Those without any time go only `at_once`: a consumer comes first (TTL-06).
+        Those without any time go only `at_once`: a consumer comes first (TTL-06). Heads on disk
+        may wait for the next turn, which is asked for (LIMIT-23), except the first one if it
+        `reads_at_once`.
         """
         now_ms = self._timers.now_ms()
         left = TURN_EXPIRIES
@@ -191,6 +193,9 @@ class Expiry(Feature):
         for line in self._queue.lines:
             while left > 0:
                 most = min(left, dead_letters.batch_limit(BATCH_MESSAGES))
+                if not (line.ready or line.refill(at_once=reads_at_once)):
+                    break
+                reads_at_once = False
                 count = self._expired_at_head(line, now_ms, most, at_once=at_once)
                 if not count:
                     break
@@ -226,7 +231,8 @@ class Expiry(Feature):
             self._armed_ms = self._timers.at(max(due_ms, now_ms + 1), self._fire)
 
     def _head_deadline_ms(self, line: ReadyList) -> int | None:
-        if not (line.ready or line.refill(at_once=True)):
+        # One that is read in the next turn only is looked at again then.
+        if not (line.ready or line.refill()):
             return None
         return self.deadline_ms(line.ready[0])
 
@@ -235,8 +241,6 @@ class Expiry(Feature):
             self._queue.wake()
 
     def _expired_at_head(self, line: ReadyList, now_ms: int, most: int, *, at_once: bool) -> int:
-        if not (line.ready or line.refill(at_once=True)):
-            return 0
         heads = islice(line.ready, most)
         return sum(1 for _ in takewhile(bool, self._judged(heads, now_ms, at_once=at_once)))
 

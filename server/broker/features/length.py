@@ -191,7 +191,8 @@ class LengthLimit(Feature):
         dead_letters = dead_letters_of(self._queue)
         left = TURN_DROPS
         while left > 0:
-            line = self._victim()
+            # Heads that are on disk may have to wait for the next turn, but for the first.
+            line = self._victim(at_once=left == TURN_DROPS)
             if line is None:
                 return True
             count = self._excess(line, min(left, dead_letters.batch_limit(BATCH_MESSAGES)))
@@ -214,13 +215,16 @@ class LengthLimit(Feature):
                 list(run), DeadLetterReason.EXPIRED if is_late else DeadLetterReason.MAXLEN
             )
 
-    def _victim(self) -> ReadyList | None:
-        """The line whose head is dropped: that of the next delivery (LEN-05)."""
+    def _victim(self, *, at_once: bool) -> ReadyList | None:
+        """The line whose head is dropped: that of the next delivery (LEN-05).
+
+        None: there is none, or it is read in the next turn, which is asked for (LIMIT-23).
+        """
         if self.overflow != DROP_LOWEST:
-            return self._queue.next_ready(at_once=True)
+            return self._queue.next_ready(at_once=at_once)
         for line in reversed(self._queue.lines):
-            if line.ready or line.refill(at_once=True):
-                return line
+            if not line.is_empty:
+                return line if line.ready or line.refill(at_once=at_once) else None
         return None
 
     def _excess(self, line: ReadyList, most: int) -> int:
