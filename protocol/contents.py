@@ -14,10 +14,11 @@ from functools import lru_cache, wraps
 from struct import Struct
 from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar
 
+from vouchmq.protocol.properties import EXAMINE, classify, with_normalized_headers
 from vouchmq.protocol.runs import NOTES_FRAME, PROPERTIES_AT, SIZE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 # Where in a raw content the high octet of the property flags stands, and which bit says that
 # there is an expiration, a priority, a headers table.
@@ -113,6 +114,24 @@ def made_alike(old: bytes, new: bytes, raws: Iterable[bytes]) -> list[bytes]:
         )
         for raw in raws
     ]
+
+
+def with_readable_headers(raws: Sequence[bytes]) -> Sequence[bytes]:
+    """Stored contents as this version stores them; the same object if all are.
+
+    Spec: FRAME-59
+    """
+    at, bit = HAS_HEADERS
+    made: list[bytes] | None = None
+    for place, raw in enumerate(raws):
+        if raw[at] & bit:
+            block = property_block(raw)
+            if classify(block) & EXAMINE:
+                readable = with_normalized_headers(block, refuses=False)
+                if readable is not block:
+                    made = list(raws) if made is None else made
+                    made[place] = with_properties(raw, readable)
+    return raws if made is None else made
 
 
 def notes_of(raw: bytes) -> list[Note]:

@@ -103,6 +103,10 @@ WIDTHS: Final[dict[int, int]] = {
 # The same for each octet there is; NO_WIDTH where the value says its length, or there is no type.
 NO_WIDTH: Final = 255
 WIDTH_OF: Final = bytes(WIDTHS.get(kind, NO_WIDTH) for kind in range(256))
+# Those whose value need not be looked at, see `normalized.py`.
+PLAIN_WIDTH_OF: Final = bytes(
+    NO_WIDTH if kind in b"tLfd" else WIDTH_OF[kind] for kind in range(256)
+)
 SIZED: Final = frozenset(b"SxAF")
 _LENGTH: Final = struct.Struct(">I")
 

@@ -23,7 +23,7 @@ from vouchmq.protocol.constants import BASIC_PUBLISH, DIRECT_REPLY_TO, PERSISTEN
 from vouchmq.protocol.errors import FrameError, cannot_decode
 from vouchmq.protocol.fields import (
     NO_WIDTH,
-    WIDTH_OF,
+    PLAIN_WIDTH_OF,
     Table,
     decode_field,
     decode_table,
@@ -31,6 +31,7 @@ from vouchmq.protocol.fields import (
     encode_table,
 )
 from vouchmq.protocol.native import long_at
+from vouchmq.protocol.normalized import normalized, value_end
 from vouchmq.protocol.property_layout import (
     CONTINUATION_FLAG,
     FLAG_OF,
@@ -67,6 +68,7 @@ _TAIL: Final = _MESSAGE_ID | _TIMESTAMP | _TYPE | _USER_ID | _APP_ID | _CLUSTER_
 # Interpreted, a smaller table is read as fast as it is looked up; a larger one is not kept.
 _REMEMBERED: Final = range(100, 1025)
 _TEXT: Final = 0x53
+_BOOL: Final = 0x74
 _ASCII_B: Final = 0x42
 _ASCII_C: Final = 0x43
 _DIRECT_REPLY_TO: Final = encode_shortstr(DIRECT_REPLY_TO)
@@ -81,7 +83,8 @@ def classify(block: bytes) -> int:
     """The mode of a message, after every length in its property block has been checked.
 
     PERSISTENT: delivery-mode is 2. HEADERS: there is a headers table. EXAMINE: there is an
-    expiration, a user-id, a CC or BCC header, or the direct reply-to address.
+    expiration, a user-id, a CC or BCC header, the direct reply-to address, or a header that is to
+    be normalized or refused.
 
     Raises:
         FrameError: 501, ids 60,40.
@@ -169,9 +172,10 @@ def _skip_tail(data: bytes, offset: i64, flags: i64) -> i64:
 
 
 def _look_for_copies(data: bytes, offset: i64, end: i64, is_native: bool) -> i64:
-    """EXAMINE if the table without its length that stands there has CC or BCC, else 0 (PUB-10).
+    """EXAMINE if the table without its length that stands there has CC or BCC (PUB-10).
 
-    -1 if it is malformed: it is judged as `decode_table` does it, but next to nothing is decoded.
+    Also if it has a value that is to be normalized or refused (FRAME-59); else 0. -1 if it is
+    malformed: it is judged as `decode_table` does it, but nothing is decoded.
 
     Raises:
         IndexError, struct.error: a length reaches past all octets
@@ -191,18 +195,24 @@ def _look_for_copies(data: bytes, offset: i64, end: i64, is_native: bool) -> i64
         ):
             found = EXAMINE
         kind: i64 = data[at]
-        width: i64 = WIDTH_OF[kind]
+        width: i64 = PLAIN_WIDTH_OF[kind]
         if kind == _TEXT and is_native:
             offset = at + 5 + long_at(data, at + 1)
         elif kind == _TEXT:
             offset = at + 5 + LENGTH.unpack_from(data, at + 1)[0]
         elif width != NO_WIDTH:
             offset = at + 1 + width
+        elif kind == _BOOL:
+            offset = at + 2
+            if data[at + 1] > 1:
+                found = EXAMINE
         else:
-            try:
-                _, offset = decode_field(data, at, end)
-            except FrameError:
+            after = value_end(data, at, end, 0)
+            if after < 0:
                 return -1
+            if after & 1:
+                found = EXAMINE
+            offset = after >> 1
         if offset > end:
             return -1
     return found
@@ -335,6 +345,21 @@ class Properties:
     def cluster_id(self) -> str | None:
         """Deprecated in AMQP 0-9-1; relayed unchanged."""
         return self._text(_CLUSTER_ID)
+
+
+def with_normalized_headers(block: bytes, *, refuses: bool = True) -> bytes:
+    """`block` with each header in the form that every client reads, in place.
+
+    Raises:
+        FrameError: 501, ids 60,40.
+        InternalError: 541, a float is infinite or no number; left as it is unless `refuses`
+
+    Spec: FRAME-59
+    """
+    span = _spans(block).get(_HEADERS)
+    if span is None:
+        return block
+    return normalized(block, span[0] + 4, span[1], refuses=refuses)
 
 
 def without_headers(block: bytes, keys: set[str] | frozenset[str]) -> bytes:

@@ -109,10 +109,102 @@ for _kind, _name, _octets in VALUES:
     )
 
 
-@case("FRAME-50", says="L is read as int64, too")
-def second_long(stage: Stage) -> None:
-    block = headers_block(b"\x03keyL" + bytes(7) + b"\x05")
-    equal(through(stage, stage.channel(), block), block, "property block")
+# Nested in arrays and tables, too: what stands before a value, and behind it.
+PLACES: Final = (
+    ("a header", b"\x03key", b""),
+    ("an item of an array", b"\x03keyA\x00\x00\x00%c", b""),
+    ("a value of a table", b"\x03keyF\x00\x00\x00%c\x01k", b""),
+    ("a header behind others", b"\x01aS\x00\x00\x00\x01L\x03key", b"\x01mt\x01"),
+)
+
+
+def _at(place: bytes, kind: bytes, octets: bytes, behind: bytes) -> Raw:
+    """A block with one value at a place."""
+    if b"%c" in place:
+        size = len(place.partition(b"%c")[2]) + 1 + len(octets)
+        place = place.replace(b"%c", bytes([size]))
+    return headers_block(place + kind + octets + behind)
+
+
+QUEUES: Final = ("classic", "quorum", "stream")
+
+
+def _kept(stage: Stage, channel: Channel, block: Raw, kind: str) -> bytes:
+    """The block as a consumer of a queue of this type gets it."""
+    queue = stage.queue(channel, arguments={"x-queue-type": kind}, durable=True)
+    channel.call("confirm.select")
+    channel.publish("", queue, "x", block=block)
+    channel.wait("basic.ack")
+    channel.call("basic.qos", prefetch_count=1)
+    arguments = {"x-stream-offset": "first"} if kind == "stream" else {}
+    channel.consume(queue, arguments=arguments)
+    return channel.deliver().block
+
+
+def _normalized(
+    place: bytes,
+    behind: bytes,
+    given: tuple[bytes, bytes],
+    wanted: tuple[bytes, bytes],
+    queue_type: str,
+    stage: Stage,
+) -> None:
+    got = _kept(stage, stage.channel(), _at(place, *given, behind), queue_type)
+    # A stream adds its header, and RabbitMQ sorts them.
+    entries = _at(place, *wanted, b"")[6:] + behind
+    check(entries in got, f"{entries!r} is not in {got!r}")
+
+
+_LONG: Final = b"\xff" * 8
+for _where, _place, _behind in PLACES:
+    for _queue_type in QUEUES:
+        case(
+            "FRAME-59",
+            says=f"{_queue_type}: {_where} of type L is delivered as l",
+            mark="≡4",
+        )(partial(_normalized, _place, _behind, (b"L", _LONG), (b"l", _LONG), _queue_type))
+    case("FRAME-59", says=f"{_where}: a bool of 2 is delivered as 1", mark="≡4")(
+        partial(_normalized, _place, _behind, (b"t", b"\x02"), (b"t", b"\x01"), "classic")
+    )
+
+
+def _endless(place: bytes, behind: bytes, kind: str, number: float, stage: Stage) -> None:
+    connection = stage.connect()
+    channel = connection.channel()
+    queue = stage.queue(channel)
+    octets = struct.pack(f">{kind}", number)
+    with connection.hard(541, Starting("INTERNAL_ERROR")):
+        channel.publish("", queue, "x", block=_at(place, kind.encode(), octets, behind))
+    other = stage.channel()
+    equal(other.count(queue), 0, "messages")
+
+
+for _where, _place, _behind in PLACES:
+    for _number in ("inf", "-inf", "nan"):
+        for _kind in "fd":
+            case(
+                "FRAME-59",
+                says=f"{_where}: a float of type {_kind} that is {_number} is hard 541",
+            )(partial(_endless, _place, _behind, _kind, float(_number)))
+
+
+@case("FRAME-59", says="a dead letter has the headers as they were delivered", mark="≡4")
+def normalized_dead_letter(stage: Stage) -> None:
+    channel = stage.channel()
+    dead = stage.queue(channel)
+    source = stage.queue(
+        channel,
+        arguments={
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": dead,
+            "x-message-ttl": 0,
+        },
+    )
+    channel.publish("", source, "x", block=headers_block(b"\x01kL" + _LONG + b"\x01bt\x07"))
+    channel.holds(dead, 1)
+    block = channel.get(dead).block
+    check(b"\x01kl" + _LONG in block, "the int64 is none of type l")
+    check(b"\x01bt\x01" in block, "the bool is not 1")
 
 
 @case("FRAME-50", says="every field type is taken in the arguments of a declare")

@@ -45,6 +45,7 @@ from vouchmq.protocol.constants import (
 from vouchmq.protocol.contents import (
     BLIND_COPY,
     LONGEST_NOTE_OCTETS,
+    made_alike,
     property_block,
     runs_of_alike,
     with_notes,
@@ -62,6 +63,7 @@ from vouchmq.protocol.properties import (
     HEADERS,
     PERSISTENT,
     Properties,
+    with_normalized_headers,
     with_reply_to,
     without_headers,
 )
@@ -479,6 +481,7 @@ class Publisher:
             for alike in runs_of_alike(raws):
                 if done and is_over():
                     return raws[done:]
+                alike = with_normalized(alike)
                 plan, raw = self._examine(resolved, alike[0])
                 if raw is alike[0] and not plan.routes_later:
                     self._publish_run(plan, alike, mode, max(map(len, alike)))
@@ -597,6 +600,19 @@ class Publisher:
     def target_of(self, held: HeldPublish) -> tuple[Target, list[bytes]]:
         """Where what a transaction holds would go, were it stored now (TX-09, DUP-09)."""
         return held.plan.target_now(self._channel, held.raws[0]), held.raws
+
+
+def with_normalized(alike: list[bytes]) -> list[bytes]:
+    """Contents of equal properties with headers that every client can read.
+
+    Raises:
+        InternalError: 541, they have one that not every client can
+
+    Spec: FRAME-59
+    """
+    block = property_block(alike[0])
+    made = with_normalized_headers(block)
+    return alike if made is block else made_alike(alike[0], with_properties(alike[0], made), alike)
 
 
 def with_blind_copies(raw: bytes, keys: list[str]) -> bytes:

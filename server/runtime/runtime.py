@@ -359,7 +359,7 @@ class BrokerRuntime:
         self.alarms = new_alarms(settings, host, turn, self.events)
         self.timers = Timers(host.now_ms, host.call_later or never)
         self.scratch = new_scratch(settings, disk, worker)
-        pages = DiskPages(journal, self.scratch, turn.storage_failed, journal_clock)
+        pages = DiskPages(journal, self.scratch, turn.storage_failed, journal_clock, recovered_lsn)
         self.pager = new_pager(settings, pages, self.alarms)
         self.write_rejection = WriteRejection(
             journal, turn.wake, self.alarms, lambda: free_octets(disk)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from vouchmq.protocol.contents import with_readable_headers
 from vouchmq.store.errors import ReadFailed
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class DiskPages:
         scratch: pages of messages that the journal does not hold
         failed: told, once or more, that something cannot be read back
         clock: tells the loop's clock from the journal's
+        recovered_lsn: that of the last message that was there at the start: an older version may
+            have stored those up to it
     """
 
     def __init__(
@@ -86,11 +89,13 @@ class DiskPages:
         scratch: Scratch,
         failed: Callable[[str], None],
         clock: JournalClock,
+        recovered_lsn: int = 0,
     ) -> None:
         self._journal = journal
         self._scratch = scratch
         self._failed = failed
         self._clock = clock
+        self._recovered_lsn = recovered_lsn
 
     @property
     def read_steps(self) -> int:
@@ -100,15 +105,23 @@ class DiskPages:
     def fetch_runs(
         self, lsns: Sequence[int], limit_octets: int
     ) -> list[tuple[int, bytes, Sequence[bytes], int]]:
-        """See `PagedStore`."""
+        """See `PagedStore`. What an older version has stored is given as this one stores it."""
         try:
             runs = self._journal.fetch_runs(lsns, limit_octets, FETCH_STEPS)
         except ReadFailed as error:
             self._failed(str(error))
             raise
 
-        loop_ms = self._clock.loop_ms
-        return [(first, tail, raws, loop_ms(arrived)) for first, tail, raws, arrived in runs]
+        loop_ms, recovered_lsn = self._clock.loop_ms, self._recovered_lsn
+        return [
+            (
+                first,
+                tail,
+                with_readable_headers(raws) if first <= recovered_lsn else raws,
+                loop_ms(arrived),
+            )
+            for first, tail, raws, arrived in runs
+        ]
 
     def page_out(self, messages: list[Message]) -> int:
         """See `PagedStore`."""
