@@ -28,6 +28,8 @@ from vouchmq.server.broker.queues.spec import QueueSpec
 
 FORMAT_VERSION: Final = 1
 UNLIMITED: Final = -1
+# Metadata of a field that a record has only if it has a value: an older broker does not know it.
+_LEFT_OUT: Final = "is left out when empty"
 
 
 class BadDefinition(ValueError):  # noqa: N818 - it is the record that is bad
@@ -45,11 +47,13 @@ class QueueIdsReserved:
 class DataDirectoryStarted:
     """The broker has started on this data directory; `starts` are the newest, this one last.
 
-    Of each its identity and the highest LSN that it found (DURABLE-27).
+    Of each its identity and the highest LSN that it found (DURABLE-27). `earlier` has as much of
+    older ones as tells them apart, in base64; the record is without it while there are none.
     """
 
     identity: str
     starts: list[tuple[str, int]]
+    earlier: str = field(default="", metadata={_LEFT_OUT: True})
 
 
 @dataclass(slots=True, frozen=True)
@@ -353,6 +357,8 @@ def encode(definition: Definition) -> bytes:
     document: dict[str, object] = {"v": FORMAT_VERSION, "op": _OPERATIONS[type(definition)]}
     for each in fields(definition):
         value = getattr(definition, each.name)
+        if not value and _LEFT_OUT in each.metadata:
+            continue
         document[each.name] = _pack(value) if each.name == "arguments" else value
     return json.dumps(document, separators=(",", ":")).encode("ascii")
 

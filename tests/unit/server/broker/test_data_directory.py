@@ -9,7 +9,7 @@ import pytest
 from tests.unit.server.broker.stand_ins import QueueStandIn, new_broker
 from vouchmq.server.broker import definitions as d
 from vouchmq.server.broker.broker import Broker
-from vouchmq.server.broker.data_directory import KEPT_STARTS, DataDirectory
+from vouchmq.server.broker.data_directory import KEPT_EARLIER, KEPT_STARTS, DataDirectory
 
 
 class World:
@@ -75,13 +75,44 @@ def test_an_lsn_that_was_never_given() -> None:
     assert "ended at LSN 9" in directory.mismatch(*told(directory, 10), 10)
 
 
-def test_starts_are_forgotten_after_many() -> None:
+def test_a_start_is_known_however_many_there_were_since() -> None:
+    """A checkpoint may sleep for years beside a broker that is started every night."""
     world = World()
-    seen = broker = world.start(0)
-    for _ in range(KEPT_STARTS - 1):
-        broker = world.start(10, broker.definitions())
-    assert broker.data_directory.mismatch(*told(seen.data_directory, 10), 20) == ""
-    broker = world.start(10, broker.definitions())
-    assert "does not know start" in broker.data_directory.mismatch(
-        *told(seen.data_directory, 10), 20
-    )
+    first = world.start(0)
+    seen = broker = world.start(10, first.definitions())
+    backup = seen.definitions()
+    for number in range(2 * KEPT_STARTS):
+        broker = world.start(20 + number, broker.definitions())
+        directory = broker.data_directory
+        assert directory.mismatch(*told(first.data_directory, 10), 9999) == ""
+        assert "ended at LSN 10" in directory.mismatch(*told(first.data_directory, 11), 9999)
+        assert directory.mismatch(*told(seen.data_directory, 20), 9999) == ""
+        assert "ended at LSN 20" in directory.mismatch(*told(seen.data_directory, 21), 9999)
+    # A copy that is restored knows what it has, and nothing of what came since.
+    restored = world.start(20, backup)
+    for _ in range(KEPT_STARTS + 5):
+        restored = world.start(20, restored.definitions())
+    assert restored.data_directory.mismatch(*told(seen.data_directory, 20), 9999) == ""
+    assert "does not know start" in restored.data_directory.mismatch(*told(directory, 20), 9999)
+
+
+def test_what_is_remembered_of_starts_has_a_bound() -> None:
+    random_name = map("random{}".format, count()).__next__
+    directory = DataDirectory()
+    directory.begin(0, random_name)
+    first = directory.start
+    for number in range(1, KEPT_STARTS + KEPT_EARLIER):
+        directory.begin(number, random_name)
+    assert directory.mismatch(directory.identity, first, 1, 9999) == ""
+    assert len(directory.records()[0]) < 90_000
+    directory.begin(9998, random_name)
+    assert "does not know start" in directory.mismatch(directory.identity, first, 1, 9999)
+
+
+def test_a_record_of_few_starts_is_one_that_older_brokers_read() -> None:
+    world = World()
+    broker = world.start(0)
+    for number in range(KEPT_STARTS):
+        assert b"earlier" not in broker.data_directory.records()[0]
+        broker = world.start(number, broker.definitions())
+    assert b"earlier" in broker.data_directory.records()[0]
