@@ -88,8 +88,8 @@ EDGES: Final = frozenset(
 ASYNC_ALLOWED: Final = frozenset(
     f"vouchmq.server.edge.{name}"
     for name in (
-        *("app", "listener", "shutdown", "starting.definitions_file"),
-        *("replicated.copying", "replicated.engine", "replicated.membership"),
+        *("app", "listener", "listening", "shutdown", "starting.definitions_file"),
+        *(f"replicated.{each}" for each in ("copying", "engine", "membership", "vitals")),
     )
 )
 

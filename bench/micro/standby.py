@@ -230,8 +230,8 @@ class Follower:
     def record_read(self, *, is_handover: bool) -> None:
         """Counted by the standby itself."""
 
-    def end_read(self, now: float, last: int, *, is_complete: bool) -> None:
-        del now, last
+    def end_read(self, last: int, *, is_complete: bool) -> None:
+        del last
         if is_complete and not self._done.is_set():
             self._standby.pause(self._synced)
 

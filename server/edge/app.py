@@ -38,7 +38,7 @@ from vouchmq.server.edge.control.commands import control_commands, control_liste
 from vouchmq.server.edge.disk_watch import DiskWatch, DiskWatchThread
 from vouchmq.server.edge.first_steps import first_steps, started_as
 from vouchmq.server.edge.listener import Listener, SocketProtocol, shown
-from vouchmq.server.edge.listening import BACKLOG, Listening
+from vouchmq.server.edge.listening import Listening, close_all, servers_of
 from vouchmq.server.edge.logging import configure_logs
 from vouchmq.server.edge.memory import MemoryGauge
 from vouchmq.server.edge.process import (
@@ -77,11 +77,11 @@ from vouchmq.store.errors import CopyDamaged, ReadFailed, StoreError
 from vouchmq.store.sync.worker import HelperProcess, start_worker
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Iterator, Sequence
 
     from vouchmq.server.definitions.file import Content
     from vouchmq.server.edge.replicated.membership import Membership
+    from vouchmq.server.edge.replicated.vitals import Vitals
     from vouchmq.server.edge.subprocesses.management import ManagementProcess
     from vouchmq.server.edge.tls import Certificate
     from vouchmq.server.runtime.runtime import BrokerRuntime
@@ -92,6 +92,7 @@ log = structlog.get_logger(__name__)
 
 # Only with a shared log: with what it imports it takes 2.5 MB of memory.
 MEMBERSHIP: Final = "vouchmq.server.edge.replicated.membership"
+VITALS: Final = "vouchmq.server.edge.replicated.vitals"
 TOKEN_OCTETS: Final = 16
 IGNORED_SIGNALS: Final = (signal.SIGUSR1, signal.SIGUSR2)
 # How long clients may take to close with a shared log, where another broker waits to take over.
@@ -112,6 +113,8 @@ def run(settings: Settings) -> int:
     for number in IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     tune_process()
+    # The processes beside this one come before any thread; what the first has, the other closes.
+    vitals: Vitals | None = import_module(VITALS).start(settings) if settings.ha_log else None
     worker: SyncWorker = start_worker() if settings.durability_fsync else Unsynced()
     if not settings.durability_fsync:
         log.warning("durability.fsync_off", meaning="a confirm does not survive a power cut")
@@ -123,7 +126,7 @@ def run(settings: Settings) -> int:
             left -= 1
             try:
                 with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                    server = Server(settings, worker)
+                    server = Server(settings, worker, vitals)
                     exit_code = runner.run(server.serve())
                 break
             except DamagedSegmentError as error:
@@ -132,6 +135,8 @@ def run(settings: Settings) -> int:
                 log.warning("journal.reopened", reason=str(error))
     finally:
         worker.close()
+        if vitals is not None:
+            vitals.close()
     if server.begins_again and not exit_code:
         import_module(MEMBERSHIP).begin_again()
     return exit_code
@@ -144,7 +149,9 @@ class DamagedSegmentError(StartupError):
 class Server:
     """One running broker process."""
 
-    def __init__(self, settings: Settings, worker: SyncWorker) -> None:
+    def __init__(
+        self, settings: Settings, worker: SyncWorker, vitals: Vitals | None = None
+    ) -> None:
         self._settings = settings
         self._worker = worker
         self._faults: Faults | None = None
@@ -164,7 +171,7 @@ class Server:
         self._memory = MemoryGauge()
         require_memory(settings, self._memory.total_octets)
         self._membership: Membership | None = (
-            import_module(MEMBERSHIP).Membership(settings, self._stopping.set, self._fatal)
+            import_module(MEMBERSHIP).Membership(settings, self._stopping.set, self._fatal, vitals)
             if settings.ha_log or settings.ha_confirm != "log"
             else None
         )
@@ -217,10 +224,10 @@ class Server:
             handshake_timeout_s=runtime.context.limits.handshake_timeout_s,
             call_later=SharedTimers(loop).call_later,
         )
-        servers = await _servers(loop, listening.sockets, partial(SocketProtocol, listener))
+        servers = await servers_of(loop, listening.sockets, partial(SocketProtocol, listener))
         if self._tls_context is not None:
             tls = self._tls = TlsListener(listener, self._tls_context, self._name_of)
-            servers += await _servers(loop, listening.tls_sockets, partial(TlsProtocol, tls))
+            servers += await servers_of(loop, listening.tls_sockets, partial(TlsProtocol, tls))
         control_server = await self._control_server(loop, listening, servers)
         checks.start()
         self._take_signals(loop)
@@ -230,7 +237,7 @@ class Server:
         problem = None
         if self._membership is None or await self._membership.until_serving():
             problem = await self._accept(servers, listening)
-        _close_all(servers)
+        close_all(servers)
         await self._shut_down(listener)
         loop.remove_reader(runtime.commit.fileno)
         loop.remove_reader(watch.fileno())
@@ -460,7 +467,7 @@ class Server:
     ) -> BrokerRuntime:
         settings = self._settings
         began = time.monotonic()
-        progress = RecoveryProgress(sys.stderr, time.monotonic, check=STOP_SIGNALS.check)
+        progress = RecoveryProgress(sys.stderr, time.monotonic, check=self._advanced)
         # A loop that stands still takes no signals.
         STOP_SIGNALS.catch()
 
@@ -511,6 +518,12 @@ class Server:
         finally:
             progress.close()
 
+    def _advanced(self) -> None:
+        """A step of recovery is done."""
+        STOP_SIGNALS.check()
+        if self._membership is not None:
+            self._membership.advanced()
+
     def _new_ledger_files(self) -> LedgerFiles:
         settings = self._settings
         return LedgerFiles(
@@ -535,7 +548,7 @@ class Server:
         if listener is None:
             return None
         commands = control_commands(self._runtime, listening.facts, loop, self._settings)
-        stop_listening = partial(_close_all, servers)
+        stop_listening = partial(close_all, servers)
         connections = self._runtime.connections
         DrainCommand(connections, stop_listening, self._stop, loop.call_later).register(commands)
         if self._membership is not None:
@@ -611,20 +624,3 @@ def new_handshakes(settings: Settings, runtime: BrokerRuntime) -> Handshakes:
         runtime.connection_limits,
         settings.auth_mechanisms,
     )
-
-
-def _close_all(servers: Sequence[asyncio.Server]) -> None:
-    for server in servers:
-        server.close()
-
-
-async def _servers(
-    loop: asyncio.AbstractEventLoop,
-    sockets: Sequence[socket.socket],
-    protocol: Callable[[], asyncio.BaseProtocol],
-) -> list[asyncio.Server]:
-    """Servers on these sockets; none accepts yet."""
-    return [
-        await loop.create_server(protocol, sock=one, backlog=BACKLOG, start_serving=False)
-        for one in sockets
-    ]

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from vouchmq.server.errors import StartupError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import asyncio
+    from collections.abc import Callable, Sequence
 
     from vouchmq.server.settings.settings import Settings
 
@@ -209,3 +210,21 @@ def _bind(
         one.close()
         raise
     return one
+
+
+async def servers_of(
+    loop: asyncio.AbstractEventLoop,
+    sockets: Sequence[socket.socket],
+    protocol: Callable[[], asyncio.BaseProtocol],
+) -> list[asyncio.Server]:
+    """Servers on these sockets; none accepts yet."""
+    return [
+        await loop.create_server(protocol, sock=one, backlog=BACKLOG, start_serving=False)
+        for one in sockets
+    ]
+
+
+def close_all(servers: Sequence[asyncio.Server]) -> None:
+    """Accept nobody any more."""
+    for server in servers:
+        server.close()

@@ -8,9 +8,11 @@
 
 A request is sent once. When its connection is lost, or when it is too old, it has failed, and
 whoever asked decides what follows: only that one knows what a second request would do. The limit is
-one of age, so that other traffic does not prolong it. A server that has sent nothing at all between
-half of a request's limit and its end is left for the next one, and passed over for `SILENT_S`: one
-that is paused still takes connections, and each would cost the whole limit of the handshake.
+one of age, so that other traffic does not prolong it. Time that this loop has missed is no age
+(`lived_clock.py`): after seconds of other work the answers are there, and are read first. A server
+that has sent nothing at all between half of a request's limit and its end is left for the next one,
+and passed over for `SILENT_S`: one that is paused still takes connections, and each would cost the
+whole limit of the handshake.
 
 A request takes two hops and two wake-ups less if the server has what is asked for. So a client may
 be told by name which one that is (`prefer`): it connects there as well, and goes on there between
@@ -27,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from vouchmq.server.replication.connection import Connection, Options
+from vouchmq.server.replication.lived_clock import LivedClock
 
 if TYPE_CHECKING:
     import asyncio
@@ -40,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 # Ages of requests are looked at so often, while there are any.
 LOOK_S: Final = 0.05
+# A look that comes later than this counts as so much.
+LATE_LOOK_S: Final = 4 * LOOK_S
 # Between two rounds of servers none of which accepts.
 FIRST_DELAY_S: Final = 0.1
 LONGEST_DELAY_S: Final = 1.0
@@ -121,6 +126,8 @@ class Client:
         self._silent_at: dict[Server, float] = {}
         # The request whose answer is being told.
         self._answering = 0
+        # Of ages.
+        self.clock = LivedClock(loop.time, LATE_LOOK_S)
         self._requests: dict[int, _Request] = {}
         self._last_request = 0
         self._listeners: dict[str, Callable[[bytes], None]] = {}
@@ -211,13 +218,14 @@ class Client:
         self._change_connection()
         self._last_request += 1
         number = self._last_request
-        self._requests[number] = _Request(answered, failed, self._loop.time(), limit_s)
+        self._requests[number] = _Request(answered, failed, self.clock.now(), limit_s)
         connection = self._connection
         if connection is None or not connection.is_open:
             self._loop.call_soon(self._fail, number, self.trouble)
             return number
         connection.publish(subject, f"{self._inbox}.{number}", headers, payload)
         if self._look is None:
+            self.clock.look()
             self._look = self._loop.call_later(LOOK_S, self._look_at_ages)
         return number
 
@@ -360,7 +368,7 @@ class Client:
 
     def _look_at_ages(self) -> None:
         self._look = None
-        now = self._loop.time()
+        now = self.clock.look()
         connection = self._connection
         is_silent = False
         for number, request in list(self._requests.items()):

@@ -187,7 +187,7 @@ class NatsLog:
         self._is_held = False
         reading, self._waiting_reading = self._waiting_reading, None
         if reading is not None and reading is self._reading:
-            reading.progress_at = self._loop.time()
+            reading.progress_at = self.client.clock.now()
             self._go_on(reading)
 
     def purge(self, subject: str) -> None:
@@ -235,7 +235,7 @@ class NatsLog:
 
     def _went_up(self) -> None:
         if self._reading is not None:
-            self._reading.progress_at = self._loop.time()
+            self._reading.progress_at = self.client.clock.now()
             self._ask_end()
 
     def _went_down(self, _reason: str) -> None:
@@ -299,7 +299,7 @@ class NatsLog:
 
     def _read(self, token: int, first: int, subject: str) -> None:
         self._drop_reading()
-        self._reading = _Reading(token, max(1, first), subject, self._loop.time())
+        self._reading = _Reading(token, max(1, first), subject, self.client.clock.now())
         if self.client.is_up:
             self._ask_end()
 
@@ -345,7 +345,7 @@ class NatsLog:
         if reading is None:
             return
         self._trouble = reason
-        if self._loop.time() - reading.progress_at >= NO_PROGRESS_S:
+        if self.client.clock.now() - reading.progress_at >= NO_PROGRESS_S:
             self.client.leave_server(reason)
         elif self._retry is None:
             self._retry = self._loop.call_later(RETRY_S, self._ask_end)
@@ -359,7 +359,7 @@ class NatsLog:
         if not info.hears_majority(HEARD_S):
             raise JetStreamError("its leader is cut off from the other servers, or they are gone")
         last = info.state.last_seq
-        now = self._loop.time()
+        now = self.client.clock.now()
         if last < self._known_last:
             self._denied_since = self._denied_since or now
             if now - self._denied_since < OLD_END_LIMIT_S:
@@ -434,7 +434,7 @@ class NatsLog:
         """Pass a message on; True when the reading is over."""
         if stored.sequence <= reading.last:
             reading.next = stored.sequence + 1
-            reading.progress_at = self._loop.time()
+            reading.progress_at = self.client.clock.now()
             self._refusal_delay_s = 0.0
             self._answers.found(reading.token, stored.sequence, stored.raw)
             if self._reading is not reading:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
-from vouchmq.server.replication.reports import Report, Topics, encode
+from vouchmq.server.replication.lived_clock import LivedClock
+from vouchmq.server.replication.reports import Report, ReportError, Topics, encode, parse_sign
 from vouchmq.server.replication.roles import Patience, Role, Roles
 from vouchmq.server.replication.standby import Standby
 from vouchmq.server.replication.standbys import Standbys
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 TICK_S: Final = 0.25
+# A tick that comes later than this counts as so much: the loop was busy, and others were not heard.
+LATE_TICK_S: Final = 2 * TICK_S
 # The writer's own look at the age of a record, in ticks.
 WRITER_TICKS: Final = 8
 # Between two reports of a standby, and between two looks at who has reported.
@@ -109,6 +112,13 @@ class NodeOwner(Protocol):
         """The log or the disk cannot be trusted: the process has to end."""
 
 
+class Vitals(Protocol):
+    """What a process beside the node's looks at, to give signs while the node's loop cannot."""
+
+    def lived(self, lived_s: float) -> None:
+        """The loop is alive, and has been for so long, without the time that it has missed."""
+
+
 class Node:
     """One node, from its start as a standby to the end of its lead.
 
@@ -126,6 +136,7 @@ class Node:
         chance: a number from 0 up to 1
         random_bytes: so many of them
         needs_standby: whether, while this node leads, nothing is safe before a standby has it
+        vitals: is told that the loop is alive
     """
 
     def __init__(
@@ -144,6 +155,7 @@ class Node:
         chance: Callable[[], float],
         random_bytes: Callable[[int], bytes],
         needs_standby: bool = False,
+        vitals: Vitals | None = None,
     ) -> None:
         self.roles = Roles(patience, self, chance)
         self.standby = Standby(engine, mirror, subjects, self, loop, executor)
@@ -166,6 +178,9 @@ class Node:
         self._was_standby_late = False
         self._owner = owner
         self._loop = loop
+        # By this one others are judged.
+        self._clock = LivedClock(loop.time, LATE_TICK_S)
+        self._vitals = vitals
         self._random_bytes = random_bytes
         self._writer: LogWriter | None = None
         self._sent_at = 0.0
@@ -234,6 +249,7 @@ class Node:
         self._started_at = self._loop.time()
         self._engine.start(self)
         self._engine.listen(self._topics.commits, self._commit_told)
+        self._engine.listen(self._topics.signs, self._sign_given)
         self.standby.follow()
         self._tick()
 
@@ -249,11 +265,11 @@ class Node:
         self._position = position
         self._recovered_block = recovered_block
         self._standbys = Standbys(
-            self._name, (self.standby.progress.log_id or b"").hex(), self._loop.time()
+            self._name, (self.standby.progress.log_id or b"").hex(), self._clock.now()
         )
         if self.needs_standby:
             self._standby_syncs = StandbySyncs(self._synced_on_standby)
-            self._standby_waits_since = self._loop.time()
+            self._standby_waits_since = self._clock.now()
         self._engine.listen(self._topics.reports, self._reported)
         self._engine.ask_size(self._size_told)
         self.tap.request()
@@ -264,7 +280,11 @@ class Node:
         return not self.tap.unsafe_bytes or self.tap.has_ended
 
     def _tick(self) -> None:
-        now = self._loop.time()
+        now = self._clock.look()
+        if self._vitals is not None:
+            self._vitals.lived(now)
+        if self._clock.missed_s:
+            self.roles.was_busy(now, self._clock.missed_s)
         self._timer = self._loop.call_later(TICK_S, self._tick)
         self._ticks += 1
         if not self._ticks % REPORT_TICKS:
@@ -292,7 +312,7 @@ class Node:
     @property
     def standbys(self) -> list[dict[str, object]]:
         """The standbys that this node hears, when it leads."""
-        return self._standbys.facts(self._loop.time()) if self._standbys is not None else []
+        return self._standbys.facts(self._clock.now()) if self._standbys is not None else []
 
     def _look_at_reports(self, now: float) -> None:
         if self._standbys is not None:
@@ -302,12 +322,12 @@ class Node:
             if not self._ticks % SIZE_TICKS:
                 self._engine.ask_size(self._size_told)
         else:
-            self._tell_report(now)
+            self._tell_report()
 
-    def _tell_report(self, now: float) -> None:
+    def _tell_report(self) -> None:
         progress = self.standby.progress
         if self.roles.role is Role.STANDBY and progress.log_id is not None:
-            report = self._report(now, progress, progress.log_id)
+            report = self._report(self._loop.time(), progress, progress.log_id)
             self._engine.tell(self._topics.reports, encode(report))
 
     def _size_told(self, size: dict[str, int]) -> None:
@@ -353,7 +373,7 @@ class Node:
         report = standbys.parse(payload)
         if report is None:
             return
-        now = self._loop.time()
+        now = self._clock.now()
         behind = leading.bytes_behind(report.generation, report.offset)
         standbys.heard(
             now,
@@ -369,6 +389,21 @@ class Node:
         elif syncs is not None:
             syncs.withdrawn(report.node)
 
+    # Signs of a leader that is busy
+
+    def _sign_given(self, payload: bytes) -> None:
+        """If this is about the leader that this standby follows, that one is alive."""
+        progress = self.standby.progress
+        if self.roles.role is not Role.STANDBY or progress.log_id is None:
+            return
+        try:
+            sign = parse_sign(payload, progress.log_id.hex())
+        except ReportError as error:
+            log.debug("replication.sign_ignored", reason=str(error))
+            return
+        if sign.epoch == progress.at.epoch:
+            self.roles.leader_works(self._clock.now(), sign.epoch, sign.steps, sign.work_ns)
+
     # What a standby has synced, where that is awaited
 
     def _commit_told(self, _: bytes) -> None:
@@ -378,7 +413,7 @@ class Node:
 
     def synced(self) -> None:
         """See `StandbyOwner`."""
-        self._tell_report(self._loop.time())
+        self._tell_report()
 
     def _synced_on_standby(self, lsn: int) -> None:
         self.tap.held_bytes = self.standby_waiting_bytes
@@ -486,7 +521,7 @@ class Node:
 
     def send(self, token: int, subject: str, expected: int, parts: Sequence[bytes]) -> None:
         self._sent_at = self._loop.time()
-        self.roles.appended(self._sent_at)
+        self.roles.appended(self._clock.now())
         self._engine.send(token, subject, expected, parts)
 
     def read_from(self, token: int, sequence: int) -> None:
@@ -501,8 +536,8 @@ class Node:
         is_claim = self._mirror.last_kind == record.CLAIM
         self.roles.record_read(is_handover=is_handover, is_claim=is_claim)
 
-    def end_read(self, now: float, last: int, *, is_complete: bool) -> None:
-        self.roles.end_read(now, last, is_complete=is_complete)
+    def end_read(self, last: int, *, is_complete: bool) -> None:
+        self.roles.end_read(self._clock.now(), last, is_complete=is_complete)
 
     def failed(self, error: OSError) -> None:
         self._owner.fail(f"cannot write the copy of the log: {error.strerror or error}")
@@ -540,7 +575,7 @@ class Node:
     # LogOwner
 
     def claimed(self) -> None:
-        self.roles.claimed(self._loop.time())
+        self.roles.claimed(self._clock.now())
 
     def committed(self, block: int, lsn: int) -> None:
         leading = self._leading
@@ -559,7 +594,7 @@ class Node:
         if self.roles.role is Role.CANDIDATE:
             log.info("replication.passed_over", epoch=epoch)
             self._writer = None
-            self.roles.passed_over(self._loop.time())
+            self.roles.passed_over(self._clock.now())
             self.standby.follow()
         else:
             self.roles.deposed(epoch)

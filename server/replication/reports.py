@@ -1,21 +1,22 @@
-"""What standbys tell their leader beside the log: where they are.
+"""What nodes tell each other beside the log: where a standby is, that a busy leader works.
 
     standby ── Report, once a second ─▶ `vqnodes.<log>.reports` ─▶ leader
     leader that waits for a standby ── after each record ─▶ `vqnodes.<log>.commits` ─▶ standby,
         which reads and syncs at once, and reports that
+    beside a leader whose loop is busy ── Sign ─▶ `vqnodes.<log>.signs` ─▶ standby, which waits
 
 These are plain messages, which no server stores and which may get lost, on subjects of no stream.
 No argument for safety rests on them, with one exception: where confirms wait for a standby, its
 report counts if it names a record that the leader has committed (`standby_syncs.py`). A message
 that is lost costs time, and the next report tells the same.
 
-Reports are JSON, and fields that a reader does not know are passed over, so that brokers of two
-versions understand each other. A leader's message is empty.
+Reports and signs are JSON, and fields that a reader does not know are passed over, so that brokers
+of two versions understand each other. A leader's own message is empty.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import DecodeError, Meta, ValidationError, json
@@ -73,15 +74,51 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     address: Address = ""
 
 
+class Sign(msgspec.Struct, frozen=True, kw_only=True):
+    """A leader whose loop is busy is alive.
+
+    Both numbers only grow. Nothing else in a sign counts: what has not grown is not at work.
+
+    Args:
+        log: id of the log, in hexadecimal
+        node: its name
+        epoch: of its claim
+        steps: of its recovery, which are done
+        work_ns: processor time of its loop's thread, in nanoseconds
+    """
+
+    log: str
+    node: Name
+    epoch: Number
+    steps: Number
+    work_ns: Number
+
+
+class _Message(Protocol):
+    """What every message says."""
+
+    @property
+    def log(self) -> str:
+        """Id of the log."""
+
+    @property
+    def node(self) -> str:
+        """Who says it."""
+
+
+T = TypeVar("T", bound=_Message)
+
+
 class Topics:
     """The subjects beside a log."""
 
     def __init__(self, log: str) -> None:
+        self.signs = f"vqnodes.{log}.signs"
         self.reports = f"vqnodes.{log}.reports"
         self.commits = f"vqnodes.{log}.commits"
 
 
-def encode(message: Report) -> bytes:
+def encode(message: Report | Sign) -> bytes:
     """What is sent."""
     return json.encode(message)
 
@@ -92,16 +129,30 @@ def parse_report(payload: bytes, log: str) -> Report:
     Raises:
         ReportError: it is none
     """
-    if len(payload) > MOST_BYTES:
-        raise ReportError(f"it has {len(payload)} bytes")
-    try:
-        report = json.decode(payload, type=Report)
-    except (DecodeError, ValidationError) as error:
-        raise ReportError(str(error)) from error
-    if report.log != log:
-        raise ReportError(f"it is about the log {report.log[:64]!r}, this is {log}")
-    if not report.node.isprintable():
-        raise ReportError("the name of its node is none")
+    report = _parse(payload, log, Report)
     if not report.address.isprintable():
         raise ReportError("its address is none")
     return report
+
+
+def parse_sign(payload: bytes, log: str) -> Sign:
+    """What was sent beside a leader of this log.
+
+    Raises:
+        ReportError: it is none
+    """
+    return _parse(payload, log, Sign)
+
+
+def _parse(payload: bytes, log: str, kind: type[T]) -> T:
+    if len(payload) > MOST_BYTES:
+        raise ReportError(f"it has {len(payload)} bytes")
+    try:
+        message = json.decode(payload, type=kind)
+    except (DecodeError, ValidationError) as error:
+        raise ReportError(str(error)) from error
+    if message.log != log:
+        raise ReportError(f"it is about the log {message.log[:64]!r}, this is {log}")
+    if not message.node.isprintable():
+        raise ReportError("the name of its node is none")
+    return message

@@ -15,6 +15,11 @@ here. What is decided here is when to try, and that costs or saves time.
   one wins, and the other reads on.
 - **A leader's beat** says that its disk works, too: none is sent while a sync hangs. Somebody else
   takes over then, instead of a log with a leader that cannot confirm anything.
+- **A leader that works is alive.** One that recovers, or whose loop is busy for one client, appends
+  no beat. A process beside it gives signs then, which are no records: they put an attempt off, and
+  do nothing else. A sign counts if the leader has done a step of its recovery since the one before,
+  or has used the processor; by that alone for `WORK_S` since the last record or step. So a leader
+  that hangs is replaced after the silence as before, and one that runs in circles somewhat later.
 - **A leader steps down** when nothing has been committed for long although another node could: a
   standby that has been heard before is not heard for as long, or goes on saying that the log
   answers it. A log that is back answers one node before the other, so the first word of it is no
@@ -47,6 +52,8 @@ RANK_STEP_S: Final = 0.5
 # A claim with nothing behind it: its leader recovers, which may take longer than the patience of
 # others. For each further one in a row they wait twice as long.
 MOST_DOUBLINGS: Final = 6
+# So long a leader may work, as it seems, without a record in the log or a step of its recovery.
+WORK_S: Final = 60.0
 # A standby that was heard so long ago still counts as one.
 STANDBY_S: Final = 60.0
 # What a standby says of the log may be so old, and a leader needs as long to find a server that
@@ -134,6 +141,10 @@ class Roles:
         self._extra_s = 0.0
         self._is_handed_over = False
         self._claims_in_a_row = 0
+        # The last sign of a leader that counts: epoch, steps and work. Since when there was neither
+        # a record nor a step.
+        self._sign = (0, -1, -1)
+        self._working_since = 0.0
         # Of a leader.
         self._appended_at = 0.0
         self._uncommitted_since: float | None = None
@@ -160,12 +171,33 @@ class Roles:
             return
         if last != self._end or now - self._answered_at > ANSWER_GAP_S:
             self._end = last
-            self._silent_since = now
+            self._silent_since = self._working_since = now
             self._extra_s = RANK_STEP_S * self._chance()
         self._answered_at = now
         if not self.trouble and is_complete and now - self._silent_since >= self._wait_s():
             self.role = Role.CANDIDATE
             self._actions.claim()
+
+    def leader_works(self, now: float, epoch: int, steps: int, work: int) -> None:
+        """A sign has come from beside the leader of the present epoch.
+
+        Args:
+            now: when it came
+            epoch: of that leader
+            steps: of its recovery that are done
+            work: how much its loop has worked, in any unit
+        """
+        if self.role is not Role.STANDBY or self._is_handed_over:
+            return
+        if epoch != self._sign[0]:
+            self._sign = (epoch, -1, -1)
+        _, known_steps, known_work = self._sign
+        if steps > known_steps:
+            self._working_since = now
+        elif work <= known_work or now - self._working_since >= WORK_S:
+            return
+        self._sign = (epoch, max(steps, known_steps), max(work, known_work))
+        self._silent_since = max(self._silent_since, now)
 
     def _wait_s(self) -> float:
         """How long the log has to be silent before this node tries."""
@@ -240,6 +272,15 @@ class Roles:
             if before is not None and now - before.at <= REPORT_GAP_S:
                 answered_since = now if before.answered_since is None else before.answered_since
         self._standbys[name] = _Heard(now, answered_since)
+
+    def was_busy(self, now: float, missed_s: float) -> None:
+        """This node has heard and said nothing for a while that does not count in `now`.
+
+        A leader beats at once. For a standby the log may not have answered meanwhile, either.
+        """
+        self._appended_at = min(self._appended_at, now - BEAT_S)
+        if missed_s > ANSWER_GAP_S:
+            self._end = -1
 
     def tick(self, now: float) -> None:
         """Look at the clock: to be called several times a second."""

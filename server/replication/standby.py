@@ -87,11 +87,10 @@ class StandbyOwner(Protocol):
     def record_read(self, *, is_handover: bool) -> None:
         """Records that count were read and applied; whether the last of them is a handover."""
 
-    def end_read(self, now: float, last: int, *, is_complete: bool) -> None:
+    def end_read(self, last: int, *, is_complete: bool) -> None:
         """Everything up to the end that the stream's leader has told is applied.
 
         Args:
-            now: when the reading was complete
             last: the sequence with which the log ended
             is_complete: nothing is damaged or missing, so that this node may claim
         """
@@ -470,7 +469,7 @@ class Standby:
             self._is_sync_due = self._is_sync_due or self._asked_applied > self._asked_told
         else:
             self._tell_synced()
-        self._owner.end_read(ended_at, last, is_complete=progress.is_complete)
+        self._owner.end_read(last, is_complete=progress.is_complete)
 
     def _synced(self, _: None) -> None:
         self._is_dirty = self._is_sync_due = False

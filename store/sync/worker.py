@@ -339,23 +339,13 @@ class HelperProcess:
     def unlink(self, disk: Disk, name: str) -> None:
         self._ask(b"U", disk, 0, name)
 
-    def _await_end(self) -> None:
-        """Wait for the helper, but not for ever: a sync may hang in it."""
-        poll = select.poll()
-        poll.register(self._process, select.POLLIN)
-        if not poll.poll(_END_LIMIT_MS):
-            os.kill(self.pid, signal.SIGKILL)
-            poll.poll(_END_LIMIT_MS)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.pid, os.WNOHANG)
-
     def close(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
         self._socket.close()  # the helper ends when it sees this
         os.eventfd_write(self._request, 1)
-        self._await_end()
+        await_child(self.pid, self._process)
         self._watch.close()
         for descriptor in (self._process, self._request, self._reply, self._page_descriptor):
             os.close(descriptor)
@@ -368,9 +358,7 @@ def _become_helper(parent: int, descriptors: tuple[int, int, int, int]) -> NoRet
     A fresh interpreter without site is smaller than the pages a forked one would unshare.
     """
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
-            os._exit(1)
+        die_with(parent)
         ask_for_slice(_HELPER_SLICE_NS)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -386,6 +374,27 @@ def _become_helper(parent: int, descriptors: tuple[int, int, int, int]) -> NoRet
         arguments = [sys.executable, "-I", "-S", str(program)]
         os.execv(sys.executable, arguments)  # noqa: S606 - our own interpreter, no input
     except OSError:
+        os._exit(1)
+
+
+def await_child(pid: int, process: int) -> None:
+    """Wait for a child that was told to end, but not for ever: it may hang in a call.
+
+    `process` is its descriptor of `pidfd_open`.
+    """
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    if not poll.poll(_END_LIMIT_MS):
+        os.kill(pid, signal.SIGKILL)
+        poll.poll(_END_LIMIT_MS)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)
+
+
+def die_with(parent: int) -> None:
+    """In a child: be killed when the parent ends, and end now if it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
         os._exit(1)
 
 

@@ -126,8 +126,8 @@ class Machine:
         self.handovers += is_handover
         self._changed.set()
 
-    def end_read(self, now: float, last: int, *, is_complete: bool) -> None:
-        del now, last, is_complete
+    def end_read(self, last: int, *, is_complete: bool) -> None:
+        del last, is_complete
         self.ends += 1
         self._changed.set()
 

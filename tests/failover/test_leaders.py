@@ -17,7 +17,7 @@ import pytest
 
 from tests.engine.servers import MISSING, program
 from tests.failover.clients import publish
-from tests.failover.planted import DIE, PROGRAM
+from tests.failover.planted import BUSY, DIE, PROGRAM
 from tests.failover.sites import SiteBroker, Sites
 from tests.failover.watched import SILENCE_S, watched
 from tests.integration.raw_client import RawClient
@@ -167,6 +167,60 @@ def test_a_standby_that_dies_with_its_claim_or_in_its_recovery(sites: Sites, pla
         leader.begin()
         dying.begin()
         sites.wait_for_standbys(2)
+
+
+def is_over(sites: Sites, broker: SiteBroker) -> None:
+    """Wait until a broker has found its file."""
+    wait_until(lambda: not (broker.data_dir.parent / BUSY).exists(), sites.evidence)
+
+
+@pytest.mark.parametrize("how", ["work 8", pytest.param("step 8", marks=pytest.mark.campaign)])
+def test_a_leader_whose_recovery_takes_long_is_not_replaced(sites: Sites, how: str) -> None:
+    """It takes longer than the others wait for a leader that is silent."""
+    leader = sites.wait_for_leader()
+    with watched(sites, f"recovers-{how}") as load:
+        sites.wait_for_standbys(2)
+        for each in sites.others(leader):
+            (each.data_dir.parent / BUSY).write_text(f"recovery {how}", "ascii")
+        leader.kill9()
+        following = replaced(sites, leader)
+        load.goes_on(claims=1)
+        leader.begin()
+        sites.wait_for_standbys(2)
+    assert sites.wait_for_leader() is following
+    for each in sites.brokers:
+        (each.data_dir.parent / BUSY).unlink(missing_ok=True)
+
+
+def test_a_leader_whose_loop_is_busy_stays(sites: Sites) -> None:
+    """Again and again one client keeps it for longer than the others wait for a silent leader."""
+    leader, epoch = sites.wait_for_leader(), sites.epoch()
+    with watched(sites, "busy") as load:
+        for _ in range(3):
+            (leader.data_dir.parent / BUSY).write_text("loop work 6", "ascii")
+            is_over(sites, leader)
+        load.goes_on(claims=0)
+    assert sites.epoch() == epoch
+
+
+@pytest.mark.parametrize("place", ["loop", pytest.param("recovery", marks=pytest.mark.campaign)])
+def test_a_leader_that_hangs_is_replaced(sites: Sites, place: str) -> None:
+    """It does nothing, for as long as a test may take; when it wakes up it begins again."""
+    leader = sites.wait_for_leader()
+    with watched(sites, f"held-{place}", silence_s=SILENCE_S) as load:
+        sites.wait_for_standbys(2)
+        held, last = sites.others(leader) if place == "recovery" else (leader, None)
+        (held.data_dir.parent / BUSY).write_text(f"{place} hang 30", "ascii")
+        if last is not None:
+            last.signal(signal.SIGSTOP)
+            leader.kill9()
+            is_over(sites, held)
+            last.signal(signal.SIGCONT)
+        replaced(sites, held)
+        load.goes_on(claims=1 if last is None else 2)
+        if last is not None:
+            leader.begin()
+        is_standby_again(sites, held)
 
 
 def test_a_clock_that_jumps(sites: Sites) -> None:

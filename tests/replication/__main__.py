@@ -3,6 +3,7 @@
     --schedules N   so many, from consecutive seeds
     --from N        the first seed; by default one that the clock gives
     --seed N        one schedule, and what came of it
+    --patience      of the model of patience: who waits for whom (`patience_world.py`)
 
 Prints the first seed at the beginning and totals at the end; exit code 1 after a failure, of which
 the line that brings it back is printed at once.
@@ -14,6 +15,7 @@ import argparse
 import sys
 import time
 
+from tests.replication.patience_world import PatienceWorld
 from tests.replication.schedules import ScheduleError, run
 
 
@@ -22,7 +24,11 @@ def main() -> int:
     parser.add_argument("--schedules", type=int, default=10_000)
     parser.add_argument("--from", type=int, dest="first", default=time.time_ns() >> 10)
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--patience", action="store_true")
     given = parser.parse_args()
+    if given.patience:
+        first, count = (given.first, given.schedules) if given.seed is None else (given.seed, 1)
+        return _many_of_patience(range(first, first + count))
     if given.seed is not None:
         world = run(given.seed)
         sys.stdout.write(
@@ -56,6 +62,27 @@ def _many(seeds: range) -> int:
         f"{len(seeds)} schedules in {took:.0f} s, {len(seeds) / took:.0f} a second:"
         f" {claims} claims, {messages} messages, {promises} blocks promised,"
         f" {readings} readings after a doubt, {strays} strays, {failures} failures\n"
+    )
+    return 1 if failures else 0
+
+
+def _many_of_patience(seeds: range) -> int:
+    sys.stdout.write(f"from seed {seeds.start}\n")
+    sys.stdout.flush()
+    claims = signs = failures = 0
+    for seed in seeds:
+        world = PatienceWorld(seed)
+        try:
+            world.run()
+        except AssertionError as failure:
+            failures += 1
+            sys.stdout.write(f"FAILED python -m tests.replication --patience --seed {seed}: ")
+            sys.stdout.write(f"{failure}\n")
+            sys.stdout.flush()
+        claims += sum(entry.is_claim for entry in world.log)
+        signs += world.sign_count
+    sys.stdout.write(
+        f"{len(seeds)} schedules: {claims} claims, {signs} signs, {failures} failures\n"
     )
     return 1 if failures else 0
 

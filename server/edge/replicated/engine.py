@@ -53,6 +53,9 @@ if TYPE_CHECKING:
 MESSAGE_BYTES: Final = RECORD_BYTES + 4096
 # To connect and to be answered.
 ANSWER_LIMIT_S: Final = 10.0
+# A question that changes nothing is asked again after so long: while servers elect who leads, they
+# drop what they are asked, and answer the next one.
+ASK_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -135,46 +138,94 @@ async def ask(
     *,
     headers: bytes = b"",
     limit_s: float = ANSWER_LIMIT_S,
+    changes_nothing: bool = False,
 ) -> Message:
-    """Ask one of the servers one question.
+    """Ask one of the servers one question; again and again if that changes nothing.
 
     Raises:
         JetStreamError: nobody answers
     """
-    loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Message] = loop.create_future()
-
-    def answered(message: Message) -> bool:
-        if not answer.done():
-            answer.set_result(message)
-        return True
-
-    def failed(reason: str) -> None:
-        if not answer.done():
-            answer.set_exception(JetStreamError(reason))
-
-    def went_up() -> None:
-        client.request(what, [payload], answered, failed, limit_s=limit_s, headers=headers)
-
-    def went_down(reason: str) -> None:
-        """The next server is tried."""
-
-    client = Client(
-        engine.servers,
-        engine.options,
-        loop,
-        random.SystemRandom(),
-        went_up=went_up,
-        went_down=went_down,
-    )
-    client.start()
+    again_s = ASK_AGAIN_S if changes_nothing else 0.0
+    question = _Question(engine, what, payload, headers, limit_s, again_s)
     try:
         async with asyncio.timeout(limit_s):
-            return await answer
+            return await question.answer
     except TimeoutError:
-        raise JetStreamError(client.trouble or f"no answer after {limit_s:g} s") from None
+        trouble = question.client.trouble or f"no answer after {limit_s:g} s"
+        raise JetStreamError(trouble) from None
     finally:
-        client.stop()
+        question.end()
+
+
+class _Question:
+    """One question to whichever server is there, over a connection of its own.
+
+    Args:
+        engine: the log
+        what: subject
+        payload: content
+        headers: lines with CRLF
+        limit_s: for an answer
+        again_s: after so long it is asked once more; 0: never
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        what: str,
+        payload: bytes,
+        headers: bytes,
+        limit_s: float,
+        again_s: float,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.answer: asyncio.Future[Message] = self._loop.create_future()
+        self._what = what
+        self._payload = payload
+        self._headers = headers
+        self._limit_s = limit_s
+        self._again_s = again_s
+        self._timer: asyncio.TimerHandle | None = None
+        self.client = Client(
+            engine.servers,
+            engine.options,
+            self._loop,
+            random.SystemRandom(),
+            went_up=self._ask,
+            # The next server is tried.
+            went_down=lambda _: None,
+        )
+        self.client.start()
+
+    def end(self) -> None:
+        """Nobody waits for the answer any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self.client.stop()
+
+    def _ask(self) -> None:
+        if self._again_s:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self._loop.call_later(self._again_s, self._ask)
+        if self.client.is_up:
+            self.client.request(
+                self._what,
+                [self._payload],
+                self._answered,
+                self._failed,
+                limit_s=self._limit_s,
+                headers=self._headers,
+            )
+
+    def _answered(self, message: Message) -> bool:
+        if not self.answer.done():
+            self.answer.set_result(message)
+        return True
+
+    def _failed(self, reason: str) -> None:
+        if not self.answer.done() and not self._again_s:
+            self.answer.set_exception(JetStreamError(reason))
 
 
 async def ask_info(engine: Engine) -> StreamInfo:
@@ -183,7 +234,8 @@ async def ask_info(engine: Engine) -> StreamInfo:
     Raises:
         JetStreamError: there is no such stream, or nobody answers
     """
-    return jetstream.parse_info(await ask(engine, f"{API}STREAM.INFO.{engine.stream}", b""))
+    answer = await ask(engine, f"{API}STREAM.INFO.{engine.stream}", b"", changes_nothing=True)
+    return jetstream.parse_info(answer)
 
 
 async def create(engine: Engine, *, replicas: int, max_bytes: int, log_id: bytes) -> None:
@@ -349,7 +401,8 @@ async def find_log(engine: Engine) -> LogFound | None:
 async def _next_record(engine: Engine, first: int, subject: str = "") -> tuple[int, Record] | None:
     """The next record from a sequence on, with a subject or any, and its sequence."""
     request = jetstream.next_request(first, subject)
-    answer = await ask(engine, f"{API}STREAM.MSG.GET.{engine.stream}", request)
+    what = f"{API}STREAM.MSG.GET.{engine.stream}"
+    answer = await ask(engine, what, request, changes_nothing=True)
     try:
         stored = jetstream.parse_next(answer)
     except JetStreamError as error:

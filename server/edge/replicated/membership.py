@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from vouchmq.server.admin.commands import Reply
     from vouchmq.server.edge.replicated.engine import LogFound
+    from vouchmq.server.edge.replicated.vitals import Vitals
     from vouchmq.server.runtime.runtime import BrokerRuntime
     from vouchmq.server.settings.settings import Settings
     from vouchmq.store.disk import FileDisk
@@ -66,15 +67,23 @@ class Membership:
         settings: those of the log are set
         stop: ends the broker
         fail: ends it because nothing it stores can be trusted; told why
+        vitals: gives signs while this process leads and its loop is busy
 
     Raises:
         SettingsError: they cannot be used
     """
 
     def __init__(
-        self, settings: Settings, stop: Callable[[], object], fail: Callable[[str], object]
+        self,
+        settings: Settings,
+        stop: Callable[[], object],
+        fail: Callable[[str], object],
+        vitals: Vitals | None,
     ) -> None:
         self._settings = settings
+        self._vitals = vitals
+        # Of an earlier start of this process, which has led in vain.
+        self._rest()
         self._engine = engine_of(settings)
         # Where clients find it while it leads.
         self._address = ""
@@ -131,7 +140,9 @@ class Membership:
             chance=random.random,
             random_bytes=secrets.token_bytes,
             needs_standby=settings.ha_confirm == "log+standby",
+            vitals=self._vitals,
         )
+        self._watch_vitals(loop)
         control = await self._control_server(loop, settings.data_dir)
         log.info("replication.standby", node=settings.node, stream=self._engine.stream)
         node.start()
@@ -148,6 +159,24 @@ class Membership:
         if self._broken:
             raise StartupError(self._broken)
         return False
+
+    def _watch_vitals(self, loop: asyncio.AbstractEventLoop) -> None:
+        vitals = self._vitals
+        if vitals is None:
+            return
+
+        def ended() -> None:
+            loop.remove_reader(vitals.fileno)
+            log.error(
+                "replication.signs_ended",
+                meaning="another broker may take over while this one is busy; start it again",
+            )
+
+        loop.add_reader(vitals.fileno, ended)
+
+    def _rest(self) -> None:
+        if self._vitals is not None:
+            self._vitals.rest()
 
     async def _wait_for_engine(self, is_stopped: Callable[[], bool]) -> bool:
         """Wait until the log's servers answer, and see how they are set up.
@@ -239,6 +268,11 @@ class Membership:
         """Takes the journal's blocks to the log."""
         return self._node.tap
 
+    def advanced(self) -> None:
+        """A step of the recovery is done."""
+        if self._vitals is not None:
+            self._vitals.step()
+
     def lead(self, runtime: BrokerRuntime) -> None:
         """Recovery is over, and this broker is what it has found."""
         self._runtime = runtime
@@ -290,6 +324,7 @@ class Membership:
 
     def close(self) -> None:
         """Let go of the log."""
+        self._rest()
         self._node.stop()
         self._pool.shutdown()
         if self._position is not None:
@@ -299,6 +334,8 @@ class Membership:
 
     def recover(self) -> None:
         self._began = time.monotonic()
+        if self._vitals is not None:
+            self._vitals.lead(self._log_id, self._node.at.epoch)
         self._is_to_recover = True
         self.wake()
 
@@ -307,6 +344,7 @@ class Membership:
 
     def end(self, reason: str) -> None:
         self.ended = reason
+        self._rest()
         log.warning("replication.stepped_down", reason=reason)
         if not self._is_handing_over:
             self._break_off_ledger()
@@ -320,6 +358,7 @@ class Membership:
 
     def fail(self, reason: str) -> None:
         self._broken = reason
+        self._rest()
         if self._runtime is not None:
             self._stop_leading()
             self._fail(reason)

@@ -13,6 +13,7 @@ from vouchmq.server.replication.roles import (
     RANK_STEP_S,
     REPORT_GAP_S,
     STANDBY_S,
+    WORK_S,
     Patience,
     Role,
     Roles,
@@ -427,3 +428,70 @@ def silence_until_claim(node: Node) -> float:
         node.roles.end_read(node.now, 7, is_complete=True)
         node.now += 0.25
     return node.now - began
+
+
+def follow_signs(node: Node, seconds: float, *, steps: float, work: float, epoch: int = 1) -> None:
+    """Follow a log in which nothing is new, with a sign each second, of what grows so fast."""
+    begin = node.now
+    while node.now < begin + seconds and node.role is Role.STANDBY:
+        node.roles.leader_works(node.now, epoch, int(steps * node.now), int(work * node.now))
+        node.follow(1.0, lambda _: 7)
+
+
+def test_a_leader_that_recovers_is_let_alone_for_as_long_as_it_gets_on() -> None:
+    node = Node()
+    follow_signs(node, 10 * WORK_S, steps=0.5, work=0)
+    assert node.done == []
+    follow_signs(node, 2 * PATIENCE.takeover_after_s, steps=0, work=0)
+    assert node.done == ["claim"]
+
+
+def test_a_leader_that_works_is_let_alone_for_a_limited_time() -> None:
+    node = Node()
+    follow_signs(node, WORK_S - 2, steps=0, work=1000)
+    assert node.done == []
+    # It has appended something in between.
+    node.follow(1.0, lambda _: 6)
+    follow_signs(node, WORK_S - 2, steps=0, work=1000)
+    assert node.done == []
+    follow_signs(node, 2 * PATIENCE.takeover_after_s, steps=0, work=1000)
+    assert node.done == ["claim"]
+
+
+def test_a_leader_that_hangs_is_replaced_whatever_signs_say() -> None:
+    node = Node()
+    follow_signs(node, 2 * PATIENCE.takeover_after_s, steps=0, work=0)
+    assert node.done == ["claim"]
+
+
+def test_a_sign_of_the_next_leader_counts_with_less_work() -> None:
+    node = Node()
+    follow_signs(node, 20, steps=0, work=1000)
+    follow_signs(node, 20, steps=0, work=10, epoch=2)
+    assert node.done == []
+
+
+def test_no_sign_puts_off_a_handover() -> None:
+    node = Node()
+    node.roles.record_read(is_handover=True)
+    node.roles.leader_works(node.now, 1, 1, 1)
+    node.follow(1.0, lambda _: 7)
+    assert node.done == ["claim"]
+
+
+def test_a_leader_that_was_busy_beats_at_once() -> None:
+    node = Node()
+    node.lead()
+    node.roles.appended(node.now)
+    node.roles.committed(node.now, is_all=True)
+    node.roles.was_busy(node.now, 7.5)
+    node.roles.tick(node.now)
+    assert node.done == ["beat"]
+
+
+def test_a_standby_that_was_busy_has_not_heard_a_silence() -> None:
+    node = Node()
+    node.follow(4.5, lambda _: 7)
+    node.roles.was_busy(node.now, 7.5)
+    node.follow(4.5, lambda _: 7)
+    assert node.done == []
