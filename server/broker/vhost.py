@@ -555,15 +555,19 @@ class VHost(Generic[Q_co]):
             self._remove_queue(queue)
             queue.deleted()
 
-    def owner_gone(self, owner: object) -> None:
-        """A connection ends: its exclusive queues go.
+    def owner_gone(self, owner: object, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """A connection ends: its exclusive queues go while there is time; False: there are more.
 
-        Spec: QUEUE-07, CONN-53
+        Spec: QUEUE-07, CONN-53, LIMIT-23
         """
-        for name in self._owned.pop(owner, ()):
+        for name in list(self._owned.get(owner, ())):
             queue = self.queues[name]
             self._remove_queue(queue)
             queue.deleted()
+            if is_over():
+                return False
+        self._owned.pop(owner, None)
+        return True
 
     # Routing
 

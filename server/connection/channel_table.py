@@ -13,6 +13,8 @@ from vouchmq.protocol.errors import ChannelError, CommandInvalid, NotAllowed
 from vouchmq.server.channel.channel import Channel
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from vouchmq.protocol.codec import Command
     from vouchmq.protocol.constants import Ids
     from vouchmq.protocol.errors import SoftError
@@ -93,13 +95,23 @@ class ChannelTable:
         self._reader.discard_channel(number)
         self._connection.send_behind_replies(channel_close(number, error, ids))
 
-    def close_all(self) -> None:
-        """End all channels with their connection."""
+    def close_some(self, is_over: Callable[[], bool]) -> bool:
+        """End channels with their connection while there is time; False: there are more.
+
+        Nothing is delivered meanwhile to those that are left.
+        """
         # They stay in sight meanwhile: what one holds unacked may go with a queue of another.
         for channel in list(self.channels.values()):
             if not channel.is_closing:
                 channel.close("connection")
-        self.channels.clear()
+                if is_over():
+                    break
+        else:
+            self.channels.clear()
+            return True
+        for channel in self.channels.values():
+            channel.flow_active = False
+        return False
 
     def _open(self, number: int, channel_max: int) -> None:
         count = len(self.channels)

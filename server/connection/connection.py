@@ -98,7 +98,7 @@ from vouchmq.server.connection.wire import CHECKED, STALLED, UNSENT
 from vouchmq.server.ledger.publish_numbers import PublishNumbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from vouchmq.protocol.codec import Command
     from vouchmq.protocol.reader import Event
@@ -177,9 +177,8 @@ class Connection:
         )
         self._publisher_block = PublisherBlock(self, self._inbound)
         self._held: list[bytes] = []
-        self._held_until = 0
-        self._ids = (0, 0)
-        self._has_published = False
+        self._held_until, self._ids = 0, (0, 0)
+        self._has_published = self._is_in_vhost = False
         self._heartbeat = Heartbeat(
             context.clock, wire.call_later, self._write, self._silent, self._is_deaf
         )
@@ -352,7 +351,7 @@ class Connection:
         command = decode_method(payload)
         self._ids = command.ids
         if not number:
-            self._connection_method(command)
+            self._connection_method(command, payload)
         elif command.ids[0] == 10:
             raise CommandInvalid("unimplemented method")
         elif command.ids in CHANNEL_ENDS:
@@ -362,11 +361,11 @@ class Connection:
             if channel is not None:
                 handle(channel, command)
 
-    def _connection_method(self, command: Command) -> None:
+    def _connection_method(self, command: Command, payload: bytes) -> None:
         """Methods of channel 0 (CONN-35, CONN-50…54, CONN-70)."""
         ids = command.ids
         if ids == CONNECTION_CLOSE:
-            self._closed_by_client()
+            self._closed_by_client(payload)
         elif ids == CONNECTION_CLOSE_OK:
             self._end(is_orderly=True)
         elif ids == CONNECTION_UPDATE_SECRET:
@@ -382,7 +381,7 @@ class Connection:
             self._reader.set_frame_max(self.frame_max)
             self._heartbeat.start(handshake.heartbeat_s)
         elif self.state is ConnectionState.RUNNING:
-            self.user, self.vhost = handshake.user, handshake.vhost
+            self.user, self.vhost, self._is_in_vhost = handshake.user, handshake.vhost, True
             self._cancel_handshake_timer()
             tell_opened(self, self.context)
 
@@ -589,7 +588,7 @@ class Connection:
         self._held_until = 0
         self.outbox.waits_for_reply = False
         self._held.clear()
-        self._clean_up()
+        self.context.budget.go_through(self._cleaning_up())
         self._reader.discard_all()
         self.state = next_connection_state(self.state, ConnectionEvent.SERVER_CLOSED)
         limit = self.handshake.close_limit_s(error, self.context.limits.auth_failure_delay_s)
@@ -611,9 +610,11 @@ class Connection:
             return
         self._fail(ConnectionForced(reason, ids=(0, 0)))
 
-    def _closed_by_client(self) -> None:
-        """CONN-53: everything is cleaned up before close-ok leaves."""
-        self._clean_up()
+    def _closed_by_client(self, payload: bytes) -> None:
+        """CONN-53: everything is cleaned up before close-ok leaves, in later turns if need be."""
+        if not self._clean_up():
+            self._inbound.put_off((METHOD, 0, payload))
+            return
         self.outbox.send(connection_close_ok())
         if self.state is ConnectionState.CLOSING:
             return
@@ -632,17 +633,13 @@ class Connection:
         self.wire.finish(is_orderly=is_orderly)
 
     def lost(self, reason: str) -> None:
-        """The socket is gone: the same clean-up as after a close (CONN-55).
-
-        When many are lost at once, some of them are cleaned up in later turns (LIMIT-23).
-        """
+        """The socket is gone: cleaned up as after a close, in slices (CONN-55, LIMIT-23)."""
         self._inbound.end()
         self.outbox.close()
         if self in self._connections:
             self.context.budget.soon(partial(self._tear_down, reason))
         else:
-            # Cleaned up with its last words: next to nothing is left to do.
-            self._tear_down(reason)
+            self._tear_down(reason)  # cleaned up with its last words
 
     def _tear_down(self, reason: str) -> None:
         self._cancel_timers()
@@ -650,11 +647,7 @@ class Connection:
         if self.state is not ConnectionState.CLOSED and self._header is None:
             was_open = self.state is not ConnectionState.STARTING
             log_lost(self, reason, self._age_ms(), was_open=was_open)
-        self._clean_up()
-        self.state = next_connection_state(self.state, ConnectionEvent.LOST)
-        # These refer back to us. Without the ring everything goes at once, and the garbage
-        # collector need not look at all that a thousand short connections have left.
-        del self._table, self._publisher_block, self._inbound, self._heartbeat, self._backpressure
+        self.context.budget.go_through(self._cleaning_up(is_lost=True))
 
     def _cancel_timers(self) -> None:
         """Nothing more is done, neither by the clock nor with what was read."""
@@ -670,22 +663,36 @@ class Connection:
             self._handshake_timer.cancel()
             self._handshake_timer = None
 
-    def _clean_up(self) -> None:
+    def _cleaning_up(self, *, is_lost: bool = False) -> Iterator[None]:
+        while not self._clean_up():
+            yield
+        if not is_lost:
+            return
+        self.state = next_connection_state(self.state, ConnectionEvent.LOST)
+        # These refer back to us. Without the ring everything goes at once, and the garbage
+        # collector need not look at all that a thousand short connections have left.
+        del self._table, self._publisher_block, self._inbound, self._heartbeat, self._backpressure
+
+    def _clean_up(self) -> bool:
+        """Let go of everything while there is time; False: there is more (LIMIT-23)."""
         self.context.forget(self)
         if self not in self._connections:
-            return
+            return True
         self._publisher_block.leave()
         self._backpressure.leave()
         # It stays among them meanwhile: a queue that goes looks for what others hold of it.
-        self._table.close_all()
+        if not self._table.close_some(is_over := self.context.budget.is_over) or (
+            self._is_in_vhost and not self.vhost.owner_gone(self, is_over)
+        ):
+            return False
         del self._connections[self]
         counted, self.counters = self.counters, self.context.closed_counters.connections
         self.counters.add(counted)  # the last words to a client are counted there at once
-        if self.state is ConnectionState.RUNNING:
+        if self._is_in_vhost:
             self.vhost.closed_connections.add(counted)
-            self.vhost.owner_gone(self)
             tell("connection.closed", self, self.context.events)
         self.handshake.leave()
+        return True
 
     def _age_ms(self) -> int:
         return int((self.context.clock() - self.opened_at) * 1000)

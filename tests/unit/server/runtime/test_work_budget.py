@@ -187,6 +187,101 @@ class TestLostTogether:
         assert "own" not in world.vhost.queues
 
 
+CHANNELS = range(1, 11)
+
+
+def with_much(world: World) -> Client:
+    """A client with ten channels, each with a consumer of `q`, and forty exclusive queues."""
+    client = opened(world)
+    for channel in CHANNELS:
+        if channel > 1:
+            client.ask(channel, commands.Channel.Open())
+        client.consume("q", f"c{channel}", channel, no_ack=True)
+    for number in range(40):
+        client.declare(f"own {number}", exclusive=True)
+    return client
+
+
+class TestEnds:
+    """A connection that holds more than one slice can let go of."""
+
+    def left(self, world: World) -> tuple[int, int]:
+        """Its consumers and queues that are there still."""
+        return world.vhost.queues["q"].consumer_count, len(world.vhost.queues) - 1
+
+    def test_lost(self, world: World) -> None:
+        client, modest = with_much(world), opened(world)
+        world.tick_s = TICK_S
+        client.connection.lost("reset")
+        left = [self.left(world)]
+        while client.connection in world.connections:
+            modest.send(GET)
+            world.run_turn()
+            assert said(modest) == ["Basic.GetEmpty"]
+            left.append(self.left(world))
+        assert left[0][0] > 0
+        # A slice of them in each turn, channels first.
+        assert len({consumers for consumers, _ in left}) > 1
+        assert len({queues for _, queues in left}) > 2
+        assert left[-1] == (0, 0)
+
+    def test_close_ok_comes_when_all_is_gone(self, world: World) -> None:
+        """CONN-53."""
+        client = with_much(world)
+        world.tick_s = TICK_S
+        client.send(wire.method(0, commands.Connection.Close(200, "", 0, 0)))
+        turns = 0
+        while not (names := said(client)):
+            world.run_turn()
+            turns += 1
+        assert names == ["Connection.CloseOk"]
+        assert self.left(world) == (0, 0)
+        assert turns > 2
+
+    def test_what_follows_a_close_is_not_taken(self, world: World) -> None:
+        client = with_much(world)
+        world.tick_s = TICK_S
+        client.send(
+            wire.method(0, commands.Connection.Close(200, "", 0, 0)), wire.publish(10, "q", b"x")
+        )
+        world.run_turns()
+        assert world.vhost.queues["q"].ready_count == 0
+
+    def test_lost_while_it_closes(self, world: World) -> None:
+        client = with_much(world)
+        world.tick_s = TICK_S
+        client.send(wire.method(0, commands.Connection.Close(200, "", 0, 0)))
+        client.connection.lost("reset")
+        world.run_turns()
+        assert client.connection not in world.connections
+        assert self.left(world) == (0, 0)
+
+    def test_closed_by_the_broker(self, world: World) -> None:
+        """CONN-54: it says so at once."""
+        client = with_much(world)
+        world.tick_s = TICK_S
+        client.connection.shut_down("for a test")
+        assert self.left(world) != (0, 0)
+        world.run_turn()
+        assert client.names() == ["Connection.Close"]
+        world.run_turns()
+        assert self.left(world) == (0, 0)
+
+    @pytest.mark.parametrize("how", ["closes", "is closed"])
+    def test_nothing_is_delivered_to_channels_that_are_left(self, world: World, how: str) -> None:
+        client, modest = with_much(world), opened(world)
+        world.tick_s = TICK_S
+        if how == "closes":
+            client.send(wire.method(0, commands.Connection.Close(200, "", 0, 0)))
+        else:
+            client.connection.shut_down("for a test")
+        assert self.left(world)[0]
+        modest.send(wire.publish(1, "q", b"x"))
+        world.run_turns()
+        assert "Basic.Deliver" not in client.names()
+        assert world.vhost.queues["q"].ready_count == 1
+
+
 class TestWithinARun:
     """One run of publishes that takes long."""
 
