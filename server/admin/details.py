@@ -85,7 +85,7 @@ class QueueDetails(QueueView, frozen=True, array_like=True):
     What `delivered` consists of is told by four others, see `counters.py`; the rest of it are
     deliveries to consumers that ack.
     `single_active` and `exclusive_consumer` are consumer tags, empty where there is none. `flow` is
-    true while the broker reads its publishers more slowly.
+    true when the broker has held its publishers back for a part of the last seconds.
     """
 
     owner: str
@@ -288,7 +288,7 @@ def _of_queue(queue: Queue, match: PolicyMatch, samples: Samples) -> QueueDetail
         owner=owner.label if isinstance(owner, Connection) else "",
         single_active=single_active,
         exclusive_consumer=exclusive,
-        flow=isinstance(queue, ClassicQueue) and queue.flow is not None,
+        flow=isinstance(queue, ClassicQueue) and queue.flow is not None and queue.flow.is_shown,
         policy_definition=match.effective(queue_type_of(spec.arguments)),
         **_ways_out(queue.counters),
         idle_since_ms=samples.since_ms(QUEUE, queue, queue),

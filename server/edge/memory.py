@@ -38,14 +38,15 @@ class MemoryGauge:
 
     Args:
         root: where /proc and /sys are, for tests
+        process: whose group bounds it, as it is named in /proc
     """
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    def __init__(self, root: Path = Path("/"), process: str = "self") -> None:
         self._statm = root / "proc/self/statm"
         self._beside_octets = 0
         self._page_octets = os.sysconf("SC_PAGE_SIZE")
         machine = _machine_octets(root)
-        group = _tightest_group(root)
+        group = _tightest_group(root, process)
         self._group = group if group is not None and group.limit_octets < machine else None
         self.total_octets = self._group.limit_octets if self._group is not None else machine
 
@@ -93,10 +94,10 @@ def _machine_octets(root: Path) -> int:
     return 1 << 62
 
 
-def _tightest_group(root: Path) -> Group | None:
-    """The group with the smallest limit among ours and those above it."""
+def _tightest_group(root: Path, process: str) -> Group | None:
+    """The group with the smallest limit among that of a process and those above it."""
     groups: list[Group] = []
-    for top, mine, is_v2 in _memory_groups(root):
+    for top, mine, is_v2 in _memory_groups(root, process):
         limit_file = "memory.max" if is_v2 else "memory.limit_in_bytes"
         usage_file = "memory.current" if is_v2 else "memory.usage_in_bytes"
         path = mine
@@ -110,11 +111,11 @@ def _tightest_group(root: Path) -> Group | None:
     return min(groups, key=lambda group: group.limit_octets, default=None)
 
 
-def _memory_groups(root: Path) -> list[tuple[Path, Path, bool]]:
-    """(mount point, our group below it, is v2) of each hierarchy that counts memory."""
+def _memory_groups(root: Path, process: str) -> list[tuple[Path, Path, bool]]:
+    """(mount point, its group below it, is v2) of each hierarchy that counts memory."""
     try:
-        memberships = (root / "proc/self/cgroup").read_text().splitlines()
-        mounts = (root / "proc/self/mountinfo").read_text().splitlines()
+        memberships = (root / f"proc/{process}/cgroup").read_text().splitlines()
+        mounts = (root / f"proc/{process}/mountinfo").read_text().splitlines()
     except OSError:
         return []
     found = []

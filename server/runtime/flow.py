@@ -59,6 +59,10 @@ WINDOW_S: Final = 0.02
 LONGEST_S: Final = 0.05
 SHORTEST_SLOW_S: Final = 0.01
 LONGEST_SLOW_S: Final = 1.0
+# The part of the last seconds in which publishers waited: what is older by this counts half.
+HALF_S: Final = 1.0
+# With so much of it a queue is shown as holding publishers back.
+SHOWN_PART: Final = 0.05
 # More than there can be: no queue has enough.
 UNBOUNDED: Final = 1 << 62
 
@@ -202,8 +206,8 @@ class QueueFlow:
 
     __slots__ = (
         *("_brought", "_came", "_delivered", "_flow", "_idle_before", "_idle_s", "_is_charged"),
-        *("_queue", "_released_at", "_since", "_slow_s", "_slow_until", "_taken", "_unacked"),
-        *("_waited_s", "is_listed"),
+        *("_noted_at", "_part", "_queue", "_released_at", "_since", "_slow_s", "_slow_until"),
+        *("_taken", "_unacked", "_waited_s", "is_listed"),
     )
 
     def __init__(self, flow: FlowControl, queue: BusyQueue) -> None:
@@ -221,6 +225,12 @@ class QueueFlow:
         self._since = self._idle_before = self._released_at = 0.0
         self._slow_until = 0.0
         self._slow_s = SHORTEST_SLOW_S
+        self._part = self._noted_at = 0.0  # of the time until then in which anybody waited
+
+    @property
+    def is_shown(self) -> bool:
+        """True when publishers have waited for it for a part of the last seconds that counts."""
+        return self._part_until(self._flow.clock(), is_held=bool(self._brought)) >= SHOWN_PART
 
     @property
     def is_waited_for(self) -> bool:
@@ -253,6 +263,7 @@ class QueueFlow:
         if now < self._slow_until:
             return False
         if not self._brought:
+            self._note(now, is_held=False)
             self._since = self._released_at = now
             self._idle_before = self._flow.idle_s
             self._taken = 0
@@ -262,6 +273,8 @@ class QueueFlow:
     def leave(self, publisher: Publisher) -> None:
         """It waits no more."""
         del self._brought[publisher]
+        if not self._brought:
+            self._note(self._flow.clock(), is_held=True)
 
     def served(self) -> QueueFlow | None:
         """The queue has been dispatched; None when it needs no bound any more."""
@@ -277,6 +290,7 @@ class QueueFlow:
             or self._is_charged
             or self._queue.ready_count > self._flow.least // 2
             or self._flow.clock() < self._slow_until
+            or self.is_shown
         )
         return self if is_needed else None
 
@@ -303,7 +317,18 @@ class QueueFlow:
                 ready += count  # it will bring as much again
             self._released_at = flow.clock()
             del self._brought[publisher]
+            if not self._brought:
+                self._note(self._released_at, is_held=True)
             flow.release(publisher, self)
+
+    def _note(self, now: float, *, is_held: bool) -> None:
+        """Publishers have waited, or not, since the last note."""
+        self._part = self._part_until(now, is_held=is_held)
+        self._noted_at = now
+
+    def _part_until(self, now: float, *, is_held: bool) -> float:
+        kept: float = 0.5 ** ((now - self._noted_at) / HALF_S)
+        return self._part * kept + (1 - kept if is_held else 0.0)
 
     def _judge(self) -> None:
         """Whether consumers keep up: whether it is the broker that they wait for."""
@@ -317,6 +342,7 @@ class QueueFlow:
             self._slow_until = now + self._slow_s
             self._slow_s = min(2 * self._slow_s, LONGEST_SLOW_S)
             self._waited_s = self._idle_s = 0.0
+            self._note(now, is_held=True)
             for publisher in list(self._brought):
                 del self._brought[publisher]
                 flow.release(publisher, self)

@@ -305,6 +305,22 @@ def test_doctor_looks_at_the_broker_that_runs(broker: BrokerProcess) -> None:
     assert found["durability"]["level"] == "ok"
 
 
+def test_doctor_tells_the_limits_of_the_broker_that_runs(broker: BrokerProcess) -> None:
+    """Not those that it would have with the settings of whoever asks."""
+
+    def told(*flags: str) -> list[str]:
+        found = json.loads(run(broker, "doctor", "--json", *flags).stdout)["findings"]
+        return [each["text"] for each in found if each["subject"] in {"memory", "disk space"}]
+
+    own = told()
+    assert "for the broker, the alarm is at" in own[-1]
+    others = told("--vm-memory-high-watermark", "1234567890", "--disk-free-limit", "1MB")
+    # The free space changes while it is looked at.
+    assert [each.partition("are free")[2] or each for each in others] == [
+        each.partition("are free")[2] or each for each in own
+    ]
+
+
 def test_users_hosts_and_policies_are_set_and_deleted(broker: BrokerProcess) -> None:
     words = ("put", "user", "alice", "--password", "s1", "--tags", "administrator,dev")
     assert done(broker, *words) == "user 'alice' set\n"

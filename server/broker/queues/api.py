@@ -507,6 +507,10 @@ class BusyQueue(Protocol):
 class QueueFlow(Protocol):
     """Who holds publishers back while a queue has enough, see `runtime/flow.py`."""
 
+    @property
+    def is_shown(self) -> bool:
+        """True when publishers have waited for it for a part of the last seconds that counts."""
+
     def came(self, count: int) -> None:
         """So many messages have been published to the queue."""
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vouchmq.server.cli.doctor.findings import Finding, Level
 from vouchmq.server.cli.units import amount
-from vouchmq.server.settings.sizes import parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,12 +101,11 @@ def _of_mount(directory: Path, mount: Mount) -> Finding:
     return Finding(Level.OK, SUBJECT, where)
 
 
-def check_space(settings: Settings, memory_bytes: int) -> Iterator[Finding]:
-    """Whether much more is free than the disk alarm wants."""
+def check_space(settings: Settings, limit: int) -> Iterator[Finding]:
+    """Whether much more is free than the disk alarm wants, in bytes."""
     place = nearest(settings.data_dir.absolute())
     found = os.statvfs(place)
     free = found.f_bavail * found.f_frsize
-    limit = parse_amount(settings.disk_free_limit).of(memory_bytes)
     subject = "disk space"
     if not limit:
         yield Finding(

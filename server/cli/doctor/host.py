@@ -14,7 +14,6 @@ from vouchmq.server.cli.doctor.findings import Finding, Level
 from vouchmq.server.cli.units import amount, duration
 from vouchmq.server.edge.listening import Listening
 from vouchmq.server.errors import StartupError
-from vouchmq.server.settings.sizes import parse_amount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,10 +53,14 @@ def _limit_of(pid: int, root: Path) -> int | None:
     return None
 
 
-def check_memory(settings: Settings, total_bytes: int) -> Iterator[Finding]:
-    """Whether the alarm is raised before the system ends the process."""
-    limit = parse_amount(settings.vm_memory_high_watermark).of(total_bytes)
-    text = f"{amount(total_bytes)} for this process, the alarm is at {amount(limit)}"
+def check_memory(total_bytes: int, limit: int) -> Iterator[Finding]:
+    """Whether the alarm is raised before the system ends the process.
+
+    Args:
+        total_bytes: that the broker may use
+        limit: of the memory alarm, in bytes
+    """
+    text = f"{amount(total_bytes)} for the broker, the alarm is at {amount(limit)}"
     if limit > total_bytes * LARGE_SHARE:
         yield Finding(
             Level.WARNING,

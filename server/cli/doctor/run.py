@@ -37,6 +37,7 @@ from vouchmq.server.cli.running.listing import cell
 from vouchmq.server.cli.running.ping import ping
 from vouchmq.server.cli.units import plural
 from vouchmq.server.edge.memory import MemoryGauge
+from vouchmq.server.settings.sizes import parse_amount
 from vouchmq.store.disk import ReadOnlyDisk
 from vouchmq.store.errors import StoreError
 
@@ -70,7 +71,8 @@ def findings(settings: Settings) -> Iterator[Finding]:
     holder = _holder(settings) if status is None else int(status["pid"])
     # 0 if it is not known which.
     pid = holder or None
-    memory_bytes = MemoryGauge().total_octets
+    memory_bytes = MemoryGauge(process=str(pid or "self")).total_octets
+    alarms = alarm_limits(settings, memory_bytes, is_running=status is not None)
     if status is not None:
         yield from check_broker(settings, status)
     elif holder is not None:
@@ -80,12 +82,12 @@ def findings(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.NOTE, "broker", text)
         yield from check_ports(settings)
     yield from check_directory(settings)
-    yield from check_space(settings, memory_bytes)
+    yield from check_space(settings, alarms["disk"])
     yield from check_preloads(pid)
     yield from check_syncs(settings)
     yield from check_write_cache(settings)
     yield from check_durability(settings, None if status is None else status["settings"])
-    yield from check_memory(settings, memory_bytes)
+    yield from check_memory(memory_bytes, alarms["memory"])
     yield from check_swap(pid)
     yield from check_throttling(pid)
     yield from check_descriptors(pid)
@@ -95,6 +97,24 @@ def findings(settings: Settings) -> Iterator[Finding]:
     yield from check_certificates(settings)
     yield from check_log(settings)
     yield from check_logins(settings)
+
+
+def alarm_limits(settings: Settings, memory_bytes: int, *, is_running: bool) -> dict[str, int]:
+    """At how many bytes each alarm is raised: as the broker says, or as it would next time.
+
+    Args:
+        settings: those of the next start
+        memory_bytes: that the broker may use
+        is_running: whether it answers
+    """
+    found = {
+        "memory": parse_amount(settings.vm_memory_high_watermark).of(memory_bytes),
+        "disk": parse_amount(settings.disk_free_limit).of(memory_bytes),
+    }
+    if is_running:
+        rows = LocalBroker(settings.data_dir).rows("list alarms")
+        found |= {row["name"]: row["limit_bytes"] for row in rows if row["name"] in found}
+    return found
 
 
 def running(settings: Settings) -> dict[str, Any] | None:

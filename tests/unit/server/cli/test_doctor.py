@@ -104,7 +104,7 @@ def test_free_space_against_the_limit(tmp_path: Path) -> None:
     free = found.f_bavail * found.f_frsize
 
     def level(limit: int) -> Level:
-        [only] = disk.check_space(Settings(data_dir=tmp_path, disk_free_limit=str(limit)), GIB)
+        [only] = disk.check_space(Settings(data_dir=tmp_path), limit)
         return only.level
 
     assert level(0) is Level.WARNING
@@ -147,7 +147,9 @@ def test_descriptors_of_the_process_that_runs(root: Path) -> None:
 
 def test_memory_against_the_watermark() -> None:
     def level(text: str, total: int = 10 * GIB) -> Level:
-        [only] = host.check_memory(Settings(vm_memory_high_watermark=text), total)
+        settings = Settings(vm_memory_high_watermark=text)
+        limits = run.alarm_limits(settings, total, is_running=False)
+        [only] = host.check_memory(total, limits["memory"])
         return only.level
 
     assert level("0.6") is Level.OK

@@ -55,6 +55,17 @@ def test_v2_group_counts_without_its_cache(root: Path) -> None:
     assert (gauge.total_octets, gauge.used_octets()) == (400 * MIB, 250 * MIB)
 
 
+def test_the_group_of_another_process(root: Path) -> None:
+    write(root, "proc/self/cgroup", "0::/mine\n")
+    write(root, "proc/7/cgroup", "0::/app\n")
+    for process in ("self", "7"):
+        write(root, f"proc/{process}/mountinfo", V2_LINE.format(mounted="/"))
+    write(root, "sys/fs/cgroup/app/memory.max", f"{400 * MIB}\n")
+    write(root, "sys/fs/cgroup/mine/memory.max", f"{100 * MIB}\n")
+    assert MemoryGauge(root, "7").total_octets == 400 * MIB
+    assert MemoryGauge(root).total_octets == 100 * MIB
+
+
 def test_v2_tightest_group_above_us_counts(root: Path) -> None:
     write(root, "proc/self/cgroup", "0::/outer/inner\n")
     write(root, "proc/self/mountinfo", V2_LINE.format(mounted="/"))

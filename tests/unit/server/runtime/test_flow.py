@@ -403,6 +403,50 @@ class TestShown:
         world.pass_time(SHOWN_S)
         assert set(states(world)) == {"running"}
 
+    def test_a_queue_is_shown_while_publishers_wait_for_it_and_for_some_seconds(
+        self, world: World
+    ) -> None:
+        client, worker = with_enough(world)
+        assert not is_shown(world), "it has only just begun"
+        # Consumers that keep up behind a publisher that is faster.
+        for _ in range(50):
+            busy(world, 0.01)
+            worker.work(5)
+            if not client.paused:
+                publish(client, 20)
+        assert is_shown(world)
+        while queue_of(world).ready_count:
+            worker.work()
+        assert is_shown(world)
+        world.pass_time(SHOWN_S)
+        assert not is_shown(world)
+
+    def test_a_queue_that_is_left_alone_with_its_backlog_is_not_shown(self, world: World) -> None:
+        """It has enough for as long as the backlog is there; nobody waits."""
+        client, worker = with_enough(world)
+        busy(world, 0.04)
+        assert client.paused == {FLOW}
+        worker.work(5)
+        worker.client.connection.lost("gone")
+        world.run_turns()
+        assert queue_of(world).ready_count > LEAST
+        world.pass_time(SHOWN_S)
+        assert not is_shown(world)
+
+    def test_a_slow_publisher_is_not_shown_though_it_waits_for_moments(self, world: World) -> None:
+        client, _ = with_enough(world)
+        idle(world, LONGEST_S)
+        world.pass_time(SHOWN_S)
+        waits = 0
+        for _ in range(30):
+            publish(client, 1)
+            waits += client.paused == {FLOW}
+            idle(world, LONGEST_S)
+            assert client.paused == set()
+            assert not is_shown(world)
+            world.pass_time(0.8)
+        assert waits, "or else there is nothing to show"
+
     def test_a_flood_is_shown_too(self) -> None:
         """LIMIT-20."""
         world = World(replace(SETTINGS, unsynced_limit_bytes=100))
@@ -415,6 +459,10 @@ class TestShown:
         world.sync()
         world.pass_time(SHOWN_S)
         assert states(world) == ["running"]
+
+
+def is_shown(world: World) -> bool:
+    return bool(listed(world, "queue-details")[0]["flow"])
 
 
 def states(world: World) -> list[object]:

@@ -42,5 +42,5 @@ export function render({ data, query, go, vhost, vhosts }) {
 function target(row) {
   const exchange = row.arguments?.["x-dead-letter-exchange"] ?? row.effective_policy_definition?.["dead-letter-exchange"];
   const key = row.arguments?.["x-dead-letter-routing-key"] ?? row.effective_policy_definition?.["dead-letter-routing-key"];
-  return exchange === undefined ? h("span", { class: "muted" }, "dropped") : [exchangeLink(row.vhost, exchange), key !== undefined && [" ", h("code", {}, key)]];
+  return exchange === undefined ? h("span", { class: "muted", title: "What dies here is dropped" }, "no exchange") : [exchangeLink(row.vhost, exchange), key !== undefined && [" ", h("code", {}, key)]];
 }

@@ -73,7 +73,7 @@ function overview({ data: { queue, bindings }, params: { vhost } }) {
         queue.messages_delayed ? ["Delayed", count(queue.messages_delayed)] : null,
         ["Bytes", told(queue.message_bytes, bytes)], ["Bytes of ready ones", told(queue.message_bytes_ready, bytes)], ["Persistent", told(queue.messages_persistent, count)],
         ["In memory", told(queue.messages_ram, count)], ["Paged out", told(queue.messages_paged_out, count)],
-        queue.head_message_timestamp ? ["Time of the oldest", moment(queue.head_message_timestamp * 1000)] : null,
+        queue.head_message_timestamp ? ["Property timestamp of the oldest", moment(queue.head_message_timestamp * 1000)] : null,
         queue.idle_since && ["Idle since", typeof queue.idle_since === "number" ? moment(queue.idle_since) : String(queue.idle_since).slice(0, 19).replace("T", " ")],
       ])),
       panel("Properties", facts([
@@ -86,7 +86,7 @@ function overview({ data: { queue, bindings }, params: { vhost } }) {
         ["Dead-lettered", count(stats.dead_letter ?? 0)], ["Rejected", count(stats.reject ?? 0)], ["Expired", count(stats.expired ?? 0)],
         ["Over the length limit", count(stats.dropped ?? 0)], ["Redelivered", count(stats.redeliver ?? 0)],
         ["Kept until their target takes them", told(queue.messages_dlx, count)],
-        ["Dead-letter exchange", queue.arguments?.["x-dead-letter-exchange"] ?? queue.effective_policy_definition?.["dead-letter-exchange"] ?? "none: they are dropped"],
+        ["Dead-letter exchange", queue.arguments?.["x-dead-letter-exchange"] ?? queue.effective_policy_definition?.["dead-letter-exchange"] ?? "none"],
       ]))),
     drawn.length > 0 && panel("Topology", topology(drawn, topologyLink(vhost), `q:${queue.name}`)),
     senders("Deliveries", queue.deliveries), senders("Publishers", queue.incoming),
