@@ -51,7 +51,8 @@ class JournalClock:
 
     def __init__(self, now_ms: Callable[[], int], wall_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._offset_ms = wall_ms() - now_ms()
+        self._started_ms = now_ms()
+        self._offset_ms = wall_ms() - self._started_ms
 
     def now_ms(self) -> int:
         """The present, as the journal writes it."""
@@ -66,6 +67,11 @@ class JournalClock:
         now_ms = self._now_ms()
         return min(journal_ms - self._offset_ms, now_ms) if journal_ms else now_ms
 
+    def before_start_ms(self, journal_ms: int) -> int:
+        """The same of a moment before this start, whenever it is asked (DURABLE-20)."""
+        started_ms = self._started_ms
+        return min(journal_ms - self._offset_ms, started_ms) if journal_ms else started_ms
+
     def to_come_ms(self, journal_ms: int) -> int:
         """When that will be by the loop's clock."""
         return journal_ms - self._offset_ms
@@ -79,8 +85,8 @@ class DiskPages:
         scratch: pages of messages that the journal does not hold
         failed: told, once or more, that something cannot be read back
         clock: tells the loop's clock from the journal's
-        recovered_lsn: that of the last message that was there at the start: an older version may
-            have stored those up to it
+        recovered_lsn: the last LSN that the start found; what has one up to that came before it,
+            and an older version may have stored it
     """
 
     def __init__(
@@ -112,14 +118,12 @@ class DiskPages:
             self._failed(str(error))
             raise
 
-        loop_ms, recovered_lsn = self._clock.loop_ms, self._recovered_lsn
+        clock, recovered_lsn = self._clock, self._recovered_lsn
+        # A run does not go beyond the block in which it was written.
         return [
-            (
-                first,
-                tail,
-                with_readable_headers(raws) if first <= recovered_lsn else raws,
-                loop_ms(arrived),
-            )
+            (first, tail, with_readable_headers(raws), clock.before_start_ms(arrived))
+            if first <= recovered_lsn
+            else (first, tail, raws, clock.loop_ms(arrived))
             for first, tail, raws, arrived in runs
         ]
 

@@ -312,3 +312,36 @@ def test_no_time_at_all_and_a_restart_in_the_same_millisecond(
     assert expiry is not None
     expiry.run()
     assert queue.ready_count == 0
+
+
+class TestClockSetBack:
+    """DURABLE-20: a clock that went back while the broker was down keeps nothing any longer."""
+
+    TTL_S = 9.0
+
+    @pytest.mark.parametrize("back_s", [0.0, 60.0])
+    @pytest.mark.parametrize("has_own", [False, True], ids=["of the queue", "own"])
+    def test_nothing_lives_longer_than_once_more(
+        self, client: Client, back_s: float, has_own: bool
+    ) -> None:
+        """Wherever it is read: what stands behind is paged, and read when it comes to the head."""
+        ttl_ms = int(1000 * self.TTL_S)
+        world = client.world
+        table: dict[str, object] = {} if has_own else {"x-message-ttl": ttl_ms}
+        client.ask(1, commands.Queue.Declare(queue="q", durable=True, arguments=table))  # type: ignore[arg-type]
+        own = {"expiration": str(ttl_ms)} if has_own else {}
+        properties = commands.Basic.Properties(delivery_mode=2, **own)  # type: ignore[arg-type]
+        for _ in range(20):
+            client.send(*[wire.publish(1, "q", bytes(3500), properties)] * 50)
+            world.sync()
+            world.now += 0.1
+        reborn = World(disk=world.disk, now=world.now - back_s)
+        queue = reborn.vhost.queues["q"]
+        assert queue.ready_count == 1000
+        reborn.pass_time(self.TTL_S / 2)
+        reborn.sync()
+        assert queue.ready_count == 1000
+        reborn.pass_time(self.TTL_S / 2 + 0.001)
+        for _ in range(20):
+            reborn.run_turns()
+        assert queue.ready_count == 0

@@ -293,6 +293,7 @@ class TestDiskPages:
             Scratch(disk, file_size_bytes=1 << 20, remove=disk.unlink),
             failures.append,
             JournalClock(lambda: 0, lambda: 0),
+            recovered_lsn=0,
         )
         page = pages.page_out([(b"raw", TAIL, 2, 0)])
         disk.fail_next("read", errno.EIO)
