@@ -173,6 +173,9 @@ def check(seed: int) -> int:
             new = [offset for (stream, _), offset in found.items() if stream == name]
             holes += bool(new) and len([o for o in old if min(new) < o < max(new)]) - len(new) + 2
             assert len({*new}) == len(new)
+        for name, stream in streams_of(world):
+            # What damage has taken is not counted (STREAM-02).
+            assert stream.ready_count == sum(each == name for each, _ in found)
         known = still_true(known, world)
         go_on(world, draw)
         known |= offsets_of(world)

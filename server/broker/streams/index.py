@@ -220,13 +220,17 @@ class StreamIndex:
 
     Args:
         segment_octets: a segment is full with so many
+
+    `count` is the number of messages; where damage has left gaps, offsets from the oldest to the
+    newest are more.
     """
 
-    __slots__ = ("chunks", "next_offset", "octets", "segment_count", "segment_octets")
+    __slots__ = ("chunks", "count", "next_offset", "octets", "segment_count", "segment_octets")
 
     def __init__(self, segment_octets: int = SEGMENT_OCTETS) -> None:
         self.segment_octets = segment_octets
         self.chunks: list[Chunk] = []
+        self.count = 0
         self.next_offset = 0
         self.octets = 0
         self.segment_count = 0
@@ -235,11 +239,6 @@ class StreamIndex:
     def first_offset(self) -> int:
         """The oldest offset there is; the next one to come when there is none."""
         return self.chunks[0].first_offset if self.chunks else self.next_offset
-
-    @property
-    def count(self) -> int:
-        """The number of messages from the oldest to the newest."""
-        return self.next_offset - self.first_offset
 
     def append(self, first_lsn: int, count: int, octets: int, now_ms: int) -> Chunk | None:
         """Add messages behind all others; gives their chunk if it was begun or filled by them."""
@@ -253,6 +252,7 @@ class StreamIndex:
         chunk.octets += octets
         chunk.last_ms = now_ms
         self.octets += octets
+        self.count += count
         self.next_offset += count
         if (
             chunk.octets >= CHUNK_OCTETS
@@ -334,6 +334,7 @@ class StreamIndex:
         """The oldest segment is gone."""
         del self.chunks[: len(segment)]
         self.segment_count -= 1
+        self.count -= sum(chunk.rows.count for chunk in segment)
         self.octets -= sum(chunk.octets for chunk in segment)
 
     # Ends
@@ -346,6 +347,7 @@ class StreamIndex:
             if left == chunk.rows.count:
                 break
             self.next_offset = chunk.first_offset + left
+            self.count -= chunk.rows.count - left
             # Of what size they were nobody knows any more.
             octets = chunk.octets * left // chunk.rows.count
             self.octets -= chunk.octets - octets
@@ -412,6 +414,7 @@ class StreamIndex:
             chunk.rows.add(first, count)
         self.chunks.append(chunk)
         self.segment_count += chunk.opens_segment
+        self.count += chunk.rows.count
         self.next_offset = chunk.next_offset
         return chunk
 

@@ -177,11 +177,18 @@ def test_lost_chunk_leaves_a_gap() -> None:
     _, notes = filled(10, 10, 10)
     started = StreamIndex()
     started.restore([range(10, 20), range(40, 50)], chunk_notes(notes), loop_ms)
-    assert started.count == 30
+    assert started.count == 20
     assert started.offset_of(40) == 20
     chunk = started.chunk_from(15)
     assert chunk is not None
     assert chunk.first_offset == 20
+    # What is there is counted, whatever happens to it.
+    started.append(60, 3, 300, 8)
+    assert started.count == 23
+    started.forget_from(61)
+    assert started.count == 21
+    started.drop(started.oldest_segment())
+    assert started.count == 11
 
 
 def test_lost_end_is_not_given_again() -> None:
