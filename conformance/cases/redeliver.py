@@ -267,15 +267,26 @@ for _kind, _mark in KINDS:
     )
 
 
-@case("REDELIVER-11", says="a consumer timeout counts as a return", mark="+", slow=True)
-def timeout_counts(stage: Stage) -> None:
-    queue = limited(stage, "classic", 0, {"x-consumer-timeout": 1000})
+def _timeout_is_none(kind: str, stage: Stage) -> None:
+    queue = limited(stage, kind, 0, {"x-consumer-timeout": 1000})
     put(stage, queue.name, "x")
     channel = stage.channel()
-    channel.consume(queue.name)
-    channel.deliver()
-    channel.wait("basic.cancel", timeout_s=20)
-    is_dead(stage, queue, "x")
+    for number in range(2):
+        channel.consume(queue.name)
+        headers = channel.deliver().headers
+        equal("x-delivery-count" in headers, False, "has x-delivery-count")
+        equal(headers.get("x-acquired-count"), number or None, "x-acquired-count")
+        channel.wait("basic.cancel", timeout_s=20)
+    equal(channel.count(queue.graveyard), 0, "dead messages")
+
+
+for _kind, _mark in (("classic", "+"), ("quorum", "≡4")):
+    case(
+        "REDELIVER-11",
+        says=f"{_kind}: a consumer timeout counts in x-acquired-count alone",
+        mark=_mark,
+        slow=True,
+    )(partial(_timeout_is_none, _kind))
 
 
 def _restart_counts(kind: str, stage: Stage) -> Iterator[None]:

@@ -25,6 +25,7 @@ from vouchmq.server.broker.queues.settlement import DeadLetterReason, Outcome
 if TYPE_CHECKING:
     from typing import Self
 
+    from vouchmq.protocol.fields import Table
     from vouchmq.server.broker.features.effective import Features
     from vouchmq.server.broker.features.feature import FeatureContext
     from vouchmq.server.broker.message import Message
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
 COUNTS: Final = b"r"
 X_DELIVERY_COUNT: Final = "x-delivery-count"
 X_ACQUIRED_COUNT: Final = "x-acquired-count"
+COUNT_HEADERS: Final = frozenset({X_DELIVERY_COUNT, X_ACQUIRED_COUNT})
 # Those that count where only failures do (REDELIVER-11).
 FAILURES: Final = frozenset({Outcome.REJECTED, Outcome.LOST})
+# Those that never do: slow work is not poison, and an operator's look is none of its lives.
+HARMLESS: Final = frozenset({Outcome.TIMED_OUT, Outcome.LOOKED_AT})
 # Of a quorum-type queue that names none (REDELIVER-14).
 QUORUM_LIMIT: Final = 20
 MULTIPLIER: Final = 5.0
@@ -188,7 +192,7 @@ class Redelivery(Feature):
 
     def on_requeue(self, messages: list[Message], outcome: Outcome) -> list[Message]:
         """Count some returns; gives those that are ready at once."""
-        counted = outcome in FAILURES or not (self._only_failures or outcome is Outcome.LOOKED_AT)
+        counted = outcome in FAILURES or not (self._only_failures or outcome in HARMLESS)
         ready: list[Message] = []
         dead: list[Message] = []
         for message in messages:
@@ -289,7 +293,7 @@ class Redelivery(Feature):
         """The batch with its counts in the headers, None when there is none to show."""
         if not self._counts or self._rules.limit is None:
             return None
-        if all(self._of(message).returns < 1 for message in batch):
+        if not any(shown_counts(self._of(message)) for message in batch):
             return None
         return [self._with_counts(message) for message in batch]
 
@@ -356,17 +360,23 @@ class Redelivery(Feature):
         self._log.note(self._queue.spec.queue_id, COUNTS + _LSN.pack(lsn), packed(counts))
 
     def _with_counts(self, message: Message) -> Message:
-        counts = self._of(message)
-        if counts.returns < 1:
+        table = shown_counts(self._of(message))
+        if not table:
             return message
         raw, tail, seq, arrived_ms = message
-        # The assignment that is being made is none of the earlier ones.
-        table = {
-            X_DELIVERY_COUNT: long_int(counts.returns),
-            X_ACQUIRED_COUNT: long_int(counts.acquired - 1),
-        }
-        block = with_headers(property_block(raw), table, without=frozenset())
+        block = with_headers(property_block(raw), table, without=COUNT_HEADERS)
         return with_properties(raw, block), tail, seq, arrived_ms
+
+
+def shown_counts(counts: Counts) -> Table:
+    """The headers that show counts, each from 1 on (REDELIVER-12)."""
+    table: Table = {}
+    if counts.returns >= 1:
+        table[X_DELIVERY_COUNT] = long_int(counts.returns)
+    # The assignment that is being made is none of the earlier ones.
+    if counts.acquired >= 2:
+        table[X_ACQUIRED_COUNT] = long_int(counts.acquired - 1)
+    return table
 
 
 def note_key(seq: int) -> bytes:

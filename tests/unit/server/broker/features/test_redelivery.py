@@ -66,6 +66,20 @@ def test_limit_of_two_means_three_deliveries(client: Client) -> None:
     assert dead_letter.properties.headers["x-delivery-count"] == 7
 
 
+def test_slow_work_is_not_poison(client: Client) -> None:
+    """REDELIVER-11, REDELIVER-12: what a client has said of itself is not shown beside it."""
+    declare(client, "q", delivery_limit=0, consumer_timeout=100, **TO_DEAD)
+    publish(client, "q", b"x", headers={"x-delivery-count": 7})
+    for number in range(3):
+        [(_, what)] = client.consume("q", f"t{number}")
+        assert counts(what) == ((None, number) if number else (7, None))
+        client.world.pass_time(1)
+        [(_, cancel)] = client.hear()
+        assert isinstance(cancel, commands.Basic.Cancel)
+    assert got(client, "dead") is None
+    assert counts(got(client, "q")) == (None, 3)
+
+
 def test_negative_is_unlimited(client: Client) -> None:
     declare(client, "q", delivery_limit=-1)
     publish(client, "q", b"x")
