@@ -9,15 +9,11 @@ const seen = new Map();
 /** Parameters that ask for five minutes of samples. */
 export const SAMPLES = { lengths_age: 300, lengths_incr: 5, msg_rates_age: 300, msg_rates_incr: 5, data_rates_age: 300, data_rates_incr: 5 };
 
-function remembered(key, value, isRate = false) {
+function remembered(key, value) {
   let points = seen.get(key);
   if (!points) {
     points = [];
     seen.set(key, points);
-    if (isRate) {
-      // The first one is not known yet: the API counts from when somebody looks.
-      return points;
-    }
   }
   const now = Date.now();
   const last = points.at(-1);
@@ -40,7 +36,7 @@ export function lengths(id, object, name) {
 /** Points [ms, events a second] of a counter such as `message_stats.publish`. */
 export function rates(id, object, name) {
   const details = at(object, `${name}_details`);
-  const points = remembered(`${id} ${name}`, details?.rate ?? (object ? 0 : undefined), true);
+  const points = remembered(`${id} ${name}`, details?.rate ?? (object ? 0 : undefined));
   const samples = details?.samples;
   if (!(samples?.length > 2)) {
     return points;
