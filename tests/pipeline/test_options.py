@@ -82,6 +82,17 @@ def test_offsets() -> None:
     assert (ending.ending_offsets, ending.has_ending_offsets) == ({"orders": 5}, True)
 
 
+def test_names_with_commas_and_spaces_are_given_as_json() -> None:
+    """Nothing else is read in another way than before."""
+    for text, queues in (
+        ('["a,b", " c "]', ("a,b", " c ")),
+        ('  ["a,b"]', ("a,b",)),
+        ("[a], b", ("[a]", "b")),
+        ('["[\\"a\\"]"]', ('["a"]',)),
+    ):
+        assert SourceOptions.parse({**READ, "queue": text}).queues == queues
+
+
 def test_ways_to_recognise_a_copy() -> None:
     for text, dedupe in (("SEQ", "seq"), ("messageid", "messageId"), ("Header:k", "header:k")):
         assert SourceOptions.parse({**SPOOLED, "dedupe": text}).dedupe == dedupe
@@ -95,6 +106,16 @@ BAD_SOURCE = [
     # Unknown, or of the other direction.
     ({**READ, "prefetchh": "1"}, "option prefetchh: unknown; is prefetch meant?"),
     ({**READ, "zzz": "1"}, "option zzz: unknown"),
+    (
+        {**READ, "durable": "true"},
+        "option durable: a queue's or exchange's, and nothing is declared",
+    ),
+    ({**READ, "autoAck": "true"}, "option autoAck: not offered"),
+    ({**READ, "vhost": "/"}, "option vhost: part of url"),
+    ({**READ, "queue": '["a", 1]'}, """option queue: '["a", 1]' is not of the form"""),
+    ({**READ, "queue": '["a"'}, "option queue: '[\"a\"' is not JSON"),
+    ({**READ, "queue": '["a", "a"]'}, 'option queue: \'["a", "a"]\' names a queue twice'),
+    ({**READ, "queue": '["a", ""]'}, 'option queue: \'["a", ""]\' has an empty name'),
     ({**READ, "exchange": "x"}, "option exchange: only for write"),
     ({**READ, "path": "/x"}, "option path: a broker has none"),
     # Of Spark's Kafka source.
@@ -161,6 +182,8 @@ BAD_SINK = [
     ({"exchange": "x"}, "option url: required"),
     ({**WRITE, "queue": "q"}, "option queue: only for read"),
     ({**WRITE, "save": "q"}, "option save: unknown"),
+    ({**WRITE, "durable": "true"}, "option durable: a queue's or exchange's, and nothing is decl"),
+    ({**WRITE, "deliveryMode": "2"}, "option deliveryMode: use persistent"),
     ({**WRITE, "exchange": "x" * 256}, "option exchange: longer than 255 bytes"),
     ({**WRITE, "onUnroutable": "ignore"}, "option onUnroutable: 'ignore' is none of fail, count"),
     ({**WRITE, "onUnroutable": "count", "mandatory": "false"}, "option onUnroutable: without mand"),

@@ -128,6 +128,32 @@ def test_a_query_goes_on_and_stops_at_once(
         wait_until(lambda: connection.channel().declare_passive(stream)[1] == 0)
 
 
+def test_a_batch_read_is_frozen_at_its_first_action(
+    spark: SparkSession, vouch: BrokerProcess, fresh: Fresh
+) -> None:
+    """As the manual says: the options are asked for anew with each load, view and SELECT."""
+    url, stream = vouch.url, fresh("stream")
+    declare(url, stream)
+    publish(url, stream, 0, 10)
+    rows = reading(spark.read, url, stream).load()
+    given = f"USING amqp OPTIONS (url '{url}', queue '{stream}', mode 'stream')"
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW frozen {given}")
+    spark.sql("CREATE TABLE thawed (body BINARY) USING amqp")
+    asked_anew = f"FROM thawed WITH (url = '{url}', queue = '{stream}', mode = 'stream') SELECT *"
+    try:
+        for published in (10, 15):
+            publish(url, stream, 10, published)
+            assert rows.count() == 10
+            assert spark.sql("SELECT * FROM frozen").count() == 10
+            assert spark.sql(asked_anew).count() == published
+        assert reading(spark.read, url, stream).load().count() == 15
+        spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW frozen {given}")
+        assert spark.sql("SELECT * FROM frozen").count() == 15
+    finally:
+        spark.sql("DROP TABLE thawed")
+        spark.catalog.dropTempView("frozen")
+
+
 @pytest.mark.slow
 def test_a_query_from_latest_on_reads_nothing_older(
     spark: SparkSession, vouch: BrokerProcess, fresh: Fresh, tmp_path: Path

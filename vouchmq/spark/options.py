@@ -69,6 +69,21 @@ _OF_KAFKA_SINK: Final = {
 }
 
 
+# Of AMQP clients, and of other connectors.
+_DECLARED: Final = "nothing is declared here; declare it with a client, or in the broker"
+_OF_CLIENTS: Final = {
+    "durable": f"a queue's or exchange's, and {_DECLARED}",
+    "autodelete": f"a queue's or exchange's, and {_DECLARED}",
+    "exchangetype": f"an exchange's, and {_DECLARED}",
+    "autoack": "not offered: a message is acknowledged when it is stored",
+    "deliverymode": "use persistent, or the column delivery_mode",
+    **dict.fromkeys(
+        ("host", "port", "user", "username", "password", "vhost", "virtualhost"),
+        "part of url: amqp://user:password@host:port/vhost",
+    ),
+}
+
+
 class OptionError(ValueError):
     """One option is wrong; the text is one line that begins with its name."""
 
@@ -143,7 +158,7 @@ def _url(name: str, text: str) -> str:
 
 
 def _queues(name: str, text: str) -> tuple[str, ...]:
-    queues = tuple(_short(name, queue.strip()) for queue in text.split(","))
+    queues = tuple(_short(name, queue) for queue in _listed(name, text))
     if not all(queues):
         refuse(name, f"{text!r} has an empty name")
     if len(set(queues)) < len(queues):
@@ -155,6 +170,19 @@ def _queues(name: str, text: str) -> tuple[str, ...]:
             "of its one connection; use several queries",
         )
     return queues
+
+
+def _listed(name: str, text: str) -> list[str]:
+    """Names between commas, or a JSON array of them: there they may have commas and spaces."""
+    if not text.startswith('["'):
+        return [queue.strip() for queue in text.split(",")]
+    try:
+        queues = json.loads(text)
+    except ValueError as error:
+        refuse(name, f"{text!r} is not JSON: {error}")
+    if not all(isinstance(queue, str) for queue in queues):
+        refuse(name, f'{text!r} is not of the form ["queue", …]')
+    return list(queues)
 
 
 def _location(name: str, text: str) -> str:
@@ -408,6 +436,8 @@ def _unknown(lower: str, names: Mapping[str, str], of_kafka: Mapping[str, str]) 
         return "of Spark's Kafka source; use url"
     if lower in of_kafka:
         return f"of Spark's Kafka source; {of_kafka[lower]}"
+    if lower in _OF_CLIENTS:
+        return _OF_CLIENTS[lower]
     if lower.startswith("kafka."):
         return "of Spark's Kafka source; connections are described by url"
     close = get_close_matches(lower, names, n=1)
