@@ -18,8 +18,8 @@ from distutils.sysconfig import customize_compiler, get_python_inc  # isort: ski
 
 # The only list of them. Any other module works the same, at the interpreter's speed.
 COMPILED = """
-protocol: codec constants contents fields native properties property_layout reader runs stamps
-protocol: states text
+protocol: codec constants contents fields native normalized properties property_layout reader runs
+protocol: stamps states text
 server: version
 server.auth: attempts authenticator connection_limits failed_logins passwords
 server.broker: counters delays enqueue events message timers
