@@ -88,8 +88,11 @@ class Router(Protocol):
         keeps none of the others from being named.
         """
 
-    def match(self, keys: Sequence[str], headers: Table | None) -> Iterable[Binding]:
-        """The bindings that match; the same one may come more than once."""
+    def match(self, keys: Sequence[str], headers: Table | None) -> Iterable[Binding | None]:
+        """The bindings that match; the same one may come more than once.
+
+        None stands for work that found none: the walk may be interrupted there.
+        """
 
 
 HEADERS_TYPE: Final = "headers"

@@ -120,8 +120,11 @@ class HeadersRouter:
     def drop_destination(self, destination: Destination) -> None:
         """They are removed one by one."""
 
-    def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding]:
-        """The matching bindings; keys do not count, no headers are an empty table (EXCH-53)."""
+    def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding | None]:
+        """The matching bindings; keys do not count, no headers are an empty table (EXCH-53).
+
+        None for each that was looked at and does not match.
+        """
         table = headers or {}
         yield from self._always
         places, patterns = self._places, self._patterns
@@ -133,8 +136,7 @@ class HeadersRouter:
                 for binding in places.get(place, ()):
                     if binding not in asked:
                         asked[binding] = None
-                        if patterns[binding].matches(table):
-                            yield binding
+                        yield binding if patterns[binding].matches(table) else None
 
     def _count_at(self, place: Place) -> int:
         return len(self._places.get(place, ()))

@@ -235,7 +235,7 @@ class RouteWalk(Generic[_Q]):
                 if left <= 0:
                     left = STEP_BINDINGS
                     yield
-                if binding.link.is_gone:
+                if binding is None or binding.link.is_gone:
                     continue
                 matched = True
                 if binding.kind == "queue":

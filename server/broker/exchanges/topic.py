@@ -20,6 +20,8 @@ ONE_WORD: Final = "*"
 ANY_WORDS: Final = "#"
 # RabbitMQ 4 has the same bound; its matching, unlike ours, is costly beyond it.
 MAX_ANY_WORDS: Final = 2
+# So many nodes passed take as long as a binding that is followed.
+STEP_NODES: Final = 16
 
 
 class Node:
@@ -82,19 +84,33 @@ class TopicRouter:
     def drop_destination(self, destination: Destination) -> None:
         """They are removed one by one."""
 
-    def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding]:
-        """The bindings that match at least one key; one that matches two is named twice."""
-        for key in keys:
-            for node in self._walk(split_words(key)):
-                yield from node.bindings
+    def match(self, keys: Sequence[str], headers: Table | None) -> Iterator[Binding | None]:
+        """The bindings that match at least one key; one that matches two is named twice.
 
-    def _walk(self, words: list[str]) -> dict[Node, None]:
-        """All nodes at which the whole message key can end."""
+        None where none was found for a while, as most patterns lead nowhere (LIMIT-23).
+        """
+        for key in keys:
+            nodes: dict[Node, None] = {}
+            for _ in self._walk(split_words(key), nodes):
+                yield None
+            for node in nodes:
+                if node.bindings:
+                    yield from node.bindings
+                else:
+                    yield None
+
+    def _walk(self, words: list[str], ends: dict[Node, None]) -> Iterator[None]:
+        """Enter all nodes at which the whole message key can end; a step for every few passed."""
         nodes: dict[Node, None] = {}
         _enter(self._root, nodes)
+        left = STEP_NODES
         for word in words:
             reached: dict[Node, None] = {}
             for node in nodes:
+                left -= 1
+                if not left:
+                    left = STEP_NODES
+                    yield
                 if node.takes_any:
                     _enter(node, reached)
                 # A message may hold the words `*` and `#` too. As words they lead to the same
@@ -102,7 +118,7 @@ class TopicRouter:
                 _enter(node.children.get(word), reached)
                 _enter(node.children.get(ONE_WORD), reached)
             nodes = reached
-        return nodes
+        ends.update(nodes)
 
 
 def split_words(key: str) -> list[str]:

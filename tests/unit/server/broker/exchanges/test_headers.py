@@ -26,7 +26,7 @@ def matches(arguments: Table, headers: Table | None, mode: str | None = None) ->
     binding = Binding("x", "queue", "q", "ignored", table)
     router.validate(binding)
     router.add(binding)
-    return bool(list(router.match(["other"], headers)))
+    return bool(list(filter(None, router.match(["other"], headers))))
 
 
 def test_all_needs_every_argument() -> None:
@@ -89,7 +89,7 @@ def test_removed_binding_matches_no_more() -> None:
     binding = Binding("x", "queue", "q", "", {})
     router.add(binding)
     router.remove(binding)
-    assert not list(router.match([""], None))
+    assert not list(filter(None, router.match([""], None)))
 
 
 @pytest.mark.parametrize(
@@ -172,3 +172,16 @@ def test_what_asks_for_any_header_is_named_once() -> None:
     binding = Binding("x", "queue", "q", "", table)
     router.add(binding)
     assert list(router.match([""], {"a": integer(1), "b": integer(2)})) == [binding]
+
+
+def test_bindings_that_are_looked_at_in_vain_can_be_interrupted() -> None:
+    """LIMIT-23: a step for each."""
+    router = HeadersRouter()
+    wanted = {"a": longstr("1"), "b": longstr("2"), "x-match": longstr("all")}
+    for number in range(100):
+        router.add(Binding("x", "queue", "q", str(number), dict(wanted)))
+    headers = {"a": longstr("1"), "b": longstr("3")}
+    steps = list(router.match([""], headers))
+    headers = {"a": longstr("0"), "b": longstr("2")}
+    steps += router.match([""], headers)
+    assert steps == [None] * 100

@@ -6,7 +6,7 @@ import pytest
 
 from vouchmq.protocol.errors import PreconditionFailed
 from vouchmq.server.broker.exchanges.bindings import Binding
-from vouchmq.server.broker.exchanges.topic import TopicRouter
+from vouchmq.server.broker.exchanges.topic import STEP_NODES, TopicRouter
 
 KEYS = ("", "a", "b", "a.b", "a.c", "a.b.c", ".", "a.", ".a", "a..b")
 # EXCH-40, row by row; an x stands for a match.
@@ -37,7 +37,7 @@ def bound(router: TopicRouter, key: str, queue: str = "q") -> Binding:
 def matches(pattern: str, *keys: str) -> bool:
     router = TopicRouter()
     bound(router, pattern)
-    return bool(list(router.match(keys, None)))
+    return bool(list(filter(None, router.match(keys, None))))
 
 
 @pytest.mark.parametrize("pattern", TRUTH)
@@ -70,9 +70,9 @@ def test_removal_leaves_the_other_bindings_and_no_empty_branch() -> None:
     short = bound(router, "a.b")
     twin = bound(router, "a.b", "q2")
     router.remove(long)
-    assert not list(router.match(["a.b.c.d"], None))
+    assert not list(filter(None, router.match(["a.b.c.d"], None)))
     router.remove(short)
-    assert list(router.match(["a.b"], None)) == [twin]
+    assert list(filter(None, router.match(["a.b"], None))) == [twin]
     router.remove(twin)
     assert not router._root.children
 
@@ -80,7 +80,7 @@ def test_removal_leaves_the_other_bindings_and_no_empty_branch() -> None:
 def test_thousands_of_bindings_come_and_go() -> None:
     router = TopicRouter()
     bindings = [bound(router, f"a.{i}.#", f"q{i}") for i in range(20_000)]
-    assert list(router.match(["a.777.x"], None)) == [bindings[777]]
+    assert list(filter(None, router.match(["a.777.x"], None))) == [bindings[777]]
     for binding in bindings:
         router.remove(binding)
     assert not router._root.children
@@ -92,7 +92,7 @@ def test_patterns_full_of_wildcards_stay_quick() -> None:
     router = TopicRouter()
     for i in range(60):
         bound(router, ".".join(["*"] * i + ["#", "a", "#"]), f"q{i}")
-    assert not list(router.match([".".join(["b"] * 120)], None))
+    assert not list(filter(None, router.match([".".join(["b"] * 120)], None)))
 
 
 @pytest.mark.parametrize(("key", "count"), [("#.a.#.b.#", 3), ("#.#.#.#", 4)])
@@ -108,3 +108,14 @@ def test_more_than_two_hashes_are_refused(key: str, count: int) -> None:
 @pytest.mark.parametrize("key", ["#.a.#", "#", "a#.#.#.##", ""])
 def test_up_to_two_hashes_are_accepted(key: str) -> None:
     TopicRouter().validate(Binding("x", "queue", "q", key, {}))
+
+
+def test_a_walk_through_very_many_nodes_can_be_interrupted() -> None:
+    """LIMIT-23: each word doubles the nodes that a key of this kind reaches."""
+    router = TopicRouter()
+    for number in range(2**10):
+        words = ("*" if number >> bit & 1 else "a" for bit in range(10))
+        router.add(Binding("e", "queue", "q", ".".join((*words, "end")), {}))
+    steps = list(router.match([".".join(["a"] * 11)], None))
+    assert not list(filter(None, steps))
+    assert len(steps) >= 2**10 // STEP_NODES
