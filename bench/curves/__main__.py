@@ -26,11 +26,12 @@ from rich.table import Table
 
 from bench.curves.curve import Curve
 from bench.curves.flows import FLOWS
+from bench.curves.moves import MOVES
 from bench.curves.stage import LONG_MS, stage
 from bench.curves.storms import STORMS
 from bench.run import conditions
 
-CURVES: Final = (*FLOWS, *STORMS)
+CURVES: Final = (*FLOWS, *MOVES, *STORMS)
 Point = dict[str, object]
 
 
