@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pamqp import commands
 from prometheus_client import CollectorRegistry, generate_latest
@@ -21,7 +21,9 @@ from tests.unit.server.in_memory import World
 from vouchmq.management.metrics.app import _Families
 from vouchmq.management.metrics.objects import KINDS as METRICS
 from vouchmq.management.metrics.objects import PREFIX, object_families
+from vouchmq.protocol.errors import InternalError
 from vouchmq.protocol.fields import Field, Table, encode_shortstr, encode_table, longstr
+from vouchmq.protocol.properties import with_normalized_headers
 from vouchmq.protocol.text import decode_text, shown
 from vouchmq.server.admin.details import KINDS as DETAILS
 from vouchmq.server.admin.measures import KINDS as MEASURES
@@ -95,6 +97,11 @@ def test_every_message_can_be_looked_at(key: str, headers: Table, message_id: st
     client.declare("q")
     client.send(wire.method(1, commands.Queue.Bind(queue="q", exchange="amq.fanout")))
     block = b"\x20\x80" + encode_table(headers) + encode_shortstr(message_id)
+    try:
+        with_normalized_headers(block)
+    except InternalError:
+        # Nobody may publish these (FRAME-59).
+        assume(False)
     client.send(
         publish_frame("amq.fanout", key),
         wire.frame(2, 1, b"\0\x3c\0\0" + bytes(8) + block),
