@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from functools import partial
+from typing import Final
 
 from vouchmq.conformance.case import case
 from vouchmq.conformance.client import Channel
@@ -20,6 +21,9 @@ from vouchmq.conformance.dead_letters import (
 from vouchmq.conformance.expect import equal, eventually
 from vouchmq.conformance.stage import Stage
 from vouchmq.conformance.wire import Plain, Table
+
+# Rule DLX-09: at once, where the next retry would be ten seconds away.
+ROOM_S: Final = 0.5
 
 
 def _dies_of(channel: Channel, source: str, target: str, reason: str) -> None:
@@ -243,6 +247,23 @@ def kept_until_declared(stage: Stage) -> None:
     channel.holds(source, 0)
     channel.call("exchange.declare", exchange=dlx, type="fanout")
     _dies_of(channel, source, stage.bound(channel, dlx), "expired")
+
+
+@case("DLX-09", says="at-least-once: kept until a full target has room, and no longer", mark="+")
+def kept_until_there_is_room(stage: Stage) -> None:
+    channel = stage.confirming()
+    dlx = stage.exchange(channel, "fanout")
+    full = stage.queue(channel, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    channel.call("queue.bind", queue=full, exchange=dlx)
+    channel.publish("", full, "in the way")
+    channel.holds(full, 1)
+    source = _careful(stage, channel, dlx)
+    kill(stage, channel, source)
+    channel.sync()
+    began = time.monotonic()
+    equal(fetch(channel, full).body, b"in the way", "message of the full queue")
+    _dies_of(channel, source, full, "rejected")
+    stage.in_time(time.monotonic(), began, ROOM_S, "the dead letter")
 
 
 @case("DLX-09", says="at-least-once: one without a route holds back no other", mark="+")
