@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,8 +21,8 @@ from tests.unit.server.replication.scripted_server import (
     until,
 )
 from vouchmq.server.replication.addresses import Server
-from vouchmq.server.replication.client import Client
-from vouchmq.server.replication.connection import Options
+from vouchmq.server.replication.client import LATE_LOOK_S, LOOK_S, Client
+from vouchmq.server.replication.connection import Connection, Options
 from vouchmq.server.replication.credentials import Credentials
 from vouchmq.server.replication.nats_protocol import Message
 
@@ -208,6 +209,68 @@ async def test_the_limit_is_the_age_of_the_request() -> None:
                 await told.wait_for(f"n{number}. answered", "up")
         assert number > 1
         assert told.count("down") == 0
+
+
+class HandLoop:
+    """A loop whose clock and timers a test moves by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.due: Callable[[], None] = lambda: None
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, job: Callable[[], None]) -> None:
+        del delay
+        self.due = job
+
+    def pass_time(self, seconds: float) -> None:
+        """So late is the next timer."""
+        self.now += seconds
+        self.due()
+
+
+class Silent:
+    """A connection that is open, and on which nothing comes."""
+
+    is_open = True
+    is_silent = False
+    received_count = 0
+
+    def publish(self, *message: object) -> None:
+        pass
+
+    def ping(self) -> None:
+        pass
+
+    def close(self, reason: str) -> None:
+        pass
+
+
+def test_time_that_the_loop_has_missed_is_no_age() -> None:
+    """The answer is in the socket when a busy loop is back, and timers may be due first."""
+    loop, told = HandLoop(), Told()
+    client = Client(
+        [Server("n1", 4222, needs_tls=False)],
+        Options(),
+        cast("asyncio.AbstractEventLoop", loop),
+        random.Random(1),
+        went_up=lambda: None,
+        went_down=told.add,
+    )
+    client._connection = cast("Connection", Silent())
+    ask(client, told, "one.", limit_s=2.0)
+    loop.pass_time(LOOK_S)
+    loop.pass_time(30.0)
+    assert told.lines == []
+    # It is old when the loop could have heard the answer for so long.
+    for _ in range(int(2.0 / LOOK_S) - int(LATE_LOOK_S / LOOK_S) - 2):
+        loop.pass_time(LOOK_S)
+    assert told.lines == []
+    for _ in range(4):
+        loop.pass_time(LOOK_S)
+    assert told.lines == ["one. failed no answer after 2 s"]
 
 
 async def test_a_late_answer_is_dropped() -> None:
