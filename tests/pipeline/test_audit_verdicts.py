@@ -408,8 +408,173 @@ def test_it_does_so_however_the_lines_are_split(spark: SparkSession, tmp_path: P
     assert_same(verdict(spark, tmp_path / "out"), expected(brokers))
 
 
+BROKERS = ("one", "two", "three")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The ledgers of three brokers that seal, one of which has lost messages."""
+    directory = tmp_path_factory.mktemp("brokers") / "l"
+    for number, name in enumerate(BROKERS):
+        chance = random.Random(number)
+        world = World(name)
+        world.follow([_order(chance, 100, 20, 20) for _ in range(150)])
+        told = damage(world.lines, [(0, 5, 5), (0, 50, 5)]) if name == "three" else world.lines
+        write_sealed(told, directory / name, chance)
+    return directory
+
+
+class TestOneBrokerOfSeveral:
+    """What is wrong with the ledger of one is found there, and the others are judged as ever."""
+
+    def judged(self, spark: SparkSession, directory: Path, out: Path) -> tuple[Result, Verdict]:
+        result = audit.run(spark, Job((str(directory),), out))
+        return result, verdict(spark, out)
+
+    def of(self, found: Verdict, *brokers: str) -> list[list[Any]]:
+        return [sorted(map(str, (k for k in found[part] if k[0] in brokers))) for part in found]
+
+    def test_whatever_is_done_to_one_the_others_are_judged(
+        self, spark: SparkSession, tmp_path: Path, whole: Path
+    ) -> None:
+        """Each edit is of a broker of its own, in one directory."""
+        directory = tmp_path / "l"
+        shutil.copytree(whole, directory)
+        for number, edit in enumerate(ENDS_ALL):
+            world = World(f"edited-{number}")
+            world.follow([_order(random.Random(number), 100, 20, 20) for _ in range(60)])
+            edit(write_sealed(world.lines, directory / world.broker, random.Random(number)))
+        _, before = self.judged(spark, whole, tmp_path / "before")
+        result, after = self.judged(spark, directory, tmp_path / "out")
+        told = {fault.broker for fault in result.seals.faults if fault.kind == "tampered"}
+        wanted = {f"edited-{number}" for number in range(len(ENDS_ALL))}
+        assert told == wanted
+        table = spark.read.parquet(str(result.job.out / "findings")).where("kind = 'tampered'")
+        assert {row["b"] for row in table.collect()} == wanted
+        assert self.of(after, *BROKERS) == self.of(before, *BROKERS)
+        assert result.exit_code(("tampered",)) == 1
+        assert any("format 7 of the ledger is not known" in each for each in result.facts.broken)
+
+    def test_seals_that_are_gone_are_evidence_that_is_missing(
+        self, spark: SparkSession, tmp_path: Path, whole: Path
+    ) -> None:
+        directory = tmp_path / "l"
+        shutil.copytree(whole, directory)
+        shutil.rmtree(directory / "three")
+        before, _ = self.judged(spark, directory, tmp_path / "before")
+        assert before.exit_code(("tampered",)) == 0
+        for path in (directory / "one").glob("*.jsonl"):
+            _rewrite(path, _strip)
+        result, _ = self.judged(spark, directory, tmp_path / "out")
+        assert result.findings["tampered"] == len(list((directory / "one").glob("*.jsonl")))
+        assert result.exit_code(("tampered",)) == 3
+        told = summary_of(result)
+        assert "seals were removed from the ledger of one" in told["verdict"]
+        assert "every confirmed message" not in told["verdict"]
+        assert " 0 places changed since" in told["sealed"]
+
+    def test_of_two_that_contradict_each_other_the_sealed_one_is_believed(
+        self, spark: SparkSession, tmp_path: Path, whole: Path
+    ) -> None:
+        directory = tmp_path / "l"
+        shutil.copytree(whole, directory)
+        path, at, line = next(
+            (path, at, json.loads(text))
+            for path in sorted((directory / "one").glob("*.jsonl"))
+            for at, text in enumerate(path.read_text().splitlines())
+            if '"e":"pub"' in text and '"lsn":[' in text
+        )
+        line.pop("seal", None)
+        forged = {**line, "lsn": [900_000, 900_000 + line["s"][1] - line["s"][0]]}
+        other = directory / "one" / f"0-one-{line['o']:08}-00000099.jsonl"
+        other.write_text(json.dumps(forged, separators=(",", ":")) + "\n")
+        _, before = self.judged(spark, whole, tmp_path / "before")
+        result, after = self.judged(spark, directory, tmp_path / "out")
+        assert_same(after, before)
+        details = [fault.detail for fault in result.seals.faults if fault.kind == "tampered"]
+        assert any(f"{other}:1: not the same as in {path}:{at + 1}" in each for each in details)
+
+    def test_incrementally_too(self, spark: SparkSession, tmp_path: Path, whole: Path) -> None:
+        """A forged line and a damaged file that come later, with a broker that nobody can read."""
+        directory = tmp_path / "l"
+        shutil.copytree(whole, directory)
+        job = Job((str(directory),), tmp_path / "out")
+        incremental.run(spark, job)
+        before = verdict(spark, job.out)
+        path = sorted((directory / "one").glob("*.jsonl"))[0]
+        _say_twice([path.with_name("one-00000001-00000077.jsonl")], path)
+        packed = directory / "four-00000001-00000001.jsonl.gz"
+        packed.write_bytes(gzip.compress(path.read_bytes())[:-20])
+        result = incremental.run(spark, job)
+        assert {fault.broker for fault in result.seals.faults} == {"one", "four"}
+        assert_same(verdict(spark, job.out), before)
+        assert result.exit_code(("tampered",)) == 1
+
+
+def _strip(lines: list[str]) -> None:
+    lines[:] = [re.sub(r'(,"prev_seal":"\w*")?,"seal":"\w*"', "", line) for line in lines]
+
+
+def _forged(line: str) -> str:
+    """The same number, and other contents."""
+    told = json.loads(line)
+    told.pop("seal", None)
+    told.pop("prev_seal", None)
+    return json.dumps({**told, "t": told["t"] + 1}, separators=(",", ":")) + "\n"
+
+
+def _say_twice(paths: list[Path], of: Path | None = None) -> None:
+    """A line with the number of another one in a file of its own, or beside it."""
+    line = _forged((of or paths[0]).read_text().splitlines()[4])
+    if of is None:
+        _rewrite(paths[0], lambda lines: lines.insert(5, line))
+    else:
+        paths[0].write_text(line)
+
+
+def _pack_badly(paths: list[Path]) -> None:
+    packed = bytearray(gzip.compress(paths[0].read_bytes()))
+    packed[len(packed) // 2] ^= 4
+    paths[0].with_name(paths[0].name + ".gz").write_bytes(packed)
+    paths[0].unlink()
+
+
+def _go_on(paths: list[Path]) -> None:
+    """The first epoch has a line behind its end, which the next one does not know of."""
+    last = [path for path in paths if "-00000001-" in path.name][-1]
+    line = json.loads(_forged(last.read_text().splitlines()[-1]))
+    line |= {"n": line["n"] + 1, "t": line["t"] + 10**12}
+    _rewrite(last, lambda lines: lines.append(json.dumps(line, separators=(",", ":")) + "\n"))
+
+
+def _be_another(paths: list[Path]) -> None:
+    """A second broker of this name has written beside it."""
+    world = World(paths[0].parent.name, start_t=1_780_000_000_000_000)
+    world.follow([(number, 3, 4) for number in range(60)])
+    write_sealed(world.lines, paths[0].parent / "other", random.Random(3))
+
+
+def _claim(paths: list[Path]) -> None:
+    """Lines that claim to be of another broker, one that is there and one that is not."""
+    line = _forged(paths[0].read_text().splitlines()[3])
+    own = f'"b":"{paths[0].parent.name}"'
+    more = [line.replace(own, f'"b":"{name}"') for name in ("two", "nobody")]
+    _rewrite(paths[0], lambda lines: lines.extend(more))
+
+
+ENDS_ALL: tuple[Callable[[list[Path]], object], ...] = (
+    *(_say_twice, _pack_badly, _go_on, _be_another, _claim),
+    lambda paths: _rewrite(paths[0], lambda lines: lines.__setitem__(0, "{}\n")),
+    lambda paths: _rewrite(
+        paths[0], lambda lines: lines.__setitem__(0, lines[0].replace('"fmt":1', '"fmt":7'))
+    ),
+    lambda paths: [path.write_bytes(b"\xff\x00\n" * 9) for path in paths[1:]],
+)
+"""Edits of the files of a broker of which each once ended the audit of all, or might."""
+
+
 class TestBadInput:
-    """One ledger with everything that can be wrong with files, and two that must be refused."""
+    """One ledger with everything that can be wrong with files, and one that must be refused."""
 
     def world(self) -> World:
         world = World("one@host")
@@ -474,12 +639,6 @@ class TestBadInput:
         states = verdict(spark, tmp_path / "out")
         assert_same(states, expected([lines]))
         assert "known" not in states["states"].values()
-
-    def test_two_brokers_with_one_id_are_refused(self, spark: SparkSession, tmp_path: Path) -> None:
-        write_files(World("one").lines, tmp_path / "a", [])
-        write_files(World("one", start_t=1_780_000_000_000_000).lines, tmp_path / "b", [])
-        with pytest.raises(LedgerError, match="two brokers have the id one: line 0 of epoch 1"):
-            audit.run(spark, Job((str(tmp_path),), tmp_path / "out"))
 
     def test_another_format_is_refused(self, spark: SparkSession, tmp_path: Path) -> None:
         lines = World("one").lines

@@ -146,6 +146,24 @@ def test_missing_lines_make_it_unproven(spark: SparkSession, tmp_path: Path) -> 
     assert "1 missing" in result.summary()[1]
 
 
+def test_of_two_lines_with_one_number_neither_is_believed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Whichever was forged; the same line twice is one line."""
+    told = [
+        line("sent", "a", 1, o=1, n=0),
+        line("confirmed", "a", 2, o=1, n=1),
+        line("confirmed", "b", 2, o=1, n=1),
+    ]
+    write(tmp_path / "in", [*told, told[0]])
+    result = witness.run(spark, [tmp_path / "in"], tmp_path / "out")
+    assert (result.seen.broken_count, result.exit_code()) == (2, 3)
+    assert states(result, spark) == {"a": "unconfirmed"}
+    write(tmp_path / "in", [*told[:2], told[0]])
+    result = witness.run(spark, [tmp_path / "in"], tmp_path / "out")
+    assert (result.seen.broken_count, result.exit_code()) == (0, 1)
+
+
 def test_lines_of_other_programs_need_no_numbers(spark: SparkSession, tmp_path: Path) -> None:
     lines = [line("sent", "m", 1), line("confirmed", "m", 2), line("received", "m", 3)]
     del lines[0]["r"]

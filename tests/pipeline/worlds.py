@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from vouchmq.server.ledger.files import LedgerFiles
+from vouchmq.server.version import VERSION
 
 Event = dict[str, Any]
 Order = tuple[int, int, int]
@@ -515,6 +516,11 @@ def write_files(lines: Sequence[Event], directory: Path, sizes: Sequence[int]) -
     return written
 
 
+def _by_us(line: Event) -> Event:
+    """A build that seals says its version."""
+    return {**line, "ver": VERSION} if line["e"] == "boot" else line
+
+
 def write_sealed(lines: Sequence[Event], directory: Path, chance: random.Random) -> list[Path]:
     """The files that a broker writes of these lines, a few at once; those of all epochs."""
     broker = lines[0]["b"]
@@ -522,7 +528,7 @@ def write_sealed(lines: Sequence[Event], directory: Path, chance: random.Random)
     files.open(makes=True)
     for epoch, told in groupby(lines, key=lambda line: int(line["o"])):
         files.begin(epoch)
-        rest = [json.dumps(line, separators=(",", ":")) + "\n" for line in told]
+        rest = [json.dumps(_by_us(line), separators=(",", ":")) + "\n" for line in told]
         while rest:
             count = chance.randint(1, 6)
             files.write("".join(rest[:count]).encode("ascii"))

@@ -11,10 +11,9 @@ from __future__ import annotations
 import json
 import shutil
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from vouchmq.spark.audit import findings, line_tables, summary_text, tables, verdicts
 from vouchmq.spark.audit.result import Job, Result
 from vouchmq.spark.audit.step import Folded, State, facts_before, fold
-from vouchmq.spark.ledger import lines, seals
+from vouchmq.spark.ledger import judging, lines, seals
 from vouchmq.spark.ledger.collect import Batch, file_of, gather, of_one_log
-from vouchmq.spark.ledger.facts import Facts
+from vouchmq.spark.ledger.facts import Broker, Facts
 from vouchmq.spark.ledger.lines import LedgerError
 from vouchmq.spark.ledger.seals import Look, Seals
 
@@ -98,9 +97,9 @@ def _run(spark: SparkSession, job: Job) -> Result:
     note_broken(bronze, facts)
     before = facts_before(facts)
     batch = gather(bronze, facts)
-    if not facts.brokers:
+    if not any(broker.epochs for broker in facts.brokers.values()):
         raise LedgerError(f"{', '.join(job.paths)}: no line of a ledger can be read")
-    found_seals = seals.judge(looks, ended(facts))
+    found_seals = judge(looks, facts)
     joined = None
     if job.is_shared:
         batch, joined = of_one_log(batch, cache.keep)
@@ -113,19 +112,24 @@ def _run(spark: SparkSession, job: Job) -> Result:
 
 
 def look(files: Sequence[Path]) -> list[Look]:
-    """What seals and clocks of files say; those that cannot be read are told of by others."""
+    """What seals and clocks of files say; one that was removed by its age since says nothing."""
     found = []
     for path in files:
-        try:
+        with suppress(FileNotFoundError):
             found.append(seals.look(path))
-        except (OSError, EOFError, zlib.error):
-            continue
     return found
 
 
-def ended(facts: Facts) -> dict[tuple[str, int], str | None]:
-    """How epochs ended, by broker and number."""
-    return {(name, o): facts.brokers[name].ended(o) for _, name, o, _ in facts.epochs()}
+def judge(looks: Sequence[Look], facts: Facts) -> Seals:
+    """What seals, clocks and files of all brokers say together.
+
+    A broker of whose lines none can be read gets a place in the facts: it has findings.
+    """
+    ended = {(name, o): facts.brokers[name].ended(o) for _, name, o, _ in facts.epochs()}
+    found = judging.judge(looks, ended, list(facts.overlaps()))
+    for fault in found.faults:
+        facts.brokers.setdefault(fault.broker, Broker())
+    return found
 
 
 def tune(spark: SparkSession, size_bytes: int) -> None:
@@ -152,19 +156,8 @@ def tune(spark: SparkSession, size_bytes: int) -> None:
 
 
 def write_lines(spark: SparkSession, files: Sequence[Path], cache: TableCache) -> DataFrame:
-    """Read ledger files and write their lines down.
-
-    Raises:
-        LedgerError: a compressed file is damaged
-    """
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
-    try:
-        return cache.keep("lines", lines.read(spark, files))
-    except (Py4JJavaError, PySparkException):
-        lines.check_gzip(files)
-        raise
+    """Read ledger files and write their lines down."""
+    return cache.keep("lines", lines.read(spark, files))
 
 
 def note_broken(bronze: DataFrame, facts: Facts) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from vouchmq.spark.audit import tables
 from vouchmq.spark.ledger.facts import Facts
-from vouchmq.spark.ledger.seals import Seals
+from vouchmq.spark.ledger.seals import TAMPERED, Seals
 from vouchmq.spark.ledger.shared_log import Joined
 
 INTERNAL: Final = "_audit"
@@ -62,8 +62,13 @@ class Result:
         lacking = facts.missing() or facts.lost() or facts.broken_count or facts.unseen()
         return not (lacking or self.states.get("unproven"))
 
+    def failing(self, fail_on: Sequence[str]) -> dict[str, int]:
+        """Findings of these kinds, but for seals that are not there: those prove nothing."""
+        absent = {TAMPERED: len(self.seals.stripped)}
+        return {kind: self.findings.get(kind, 0) - absent.get(kind, 0) for kind in fail_on}
+
     def exit_code(self, fail_on: Sequence[str]) -> int:
         """0 clean, 1 findings of these kinds, 3 nothing worse than what cannot be proven."""
-        if any(self.findings.get(kind) for kind in fail_on):
+        if any(self.failing(fail_on).values()):
             return 1
-        return 0 if self.is_provable else 3
+        return 0 if self.is_provable and not self.seals.stripped else 3

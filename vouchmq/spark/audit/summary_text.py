@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SEALS_MOST: Final = 5
 SHOWN_LINES: Final = 25
+NAMED_BROKERS: Final = 5
 _OVER: Final = ("acked", "dead_lettered", "dropped", "delivered_no_ack")
 _HERE: Final = ("queued", "known", "open")
 _GONE: Final = ("transient_gone", "unconfirmed_gone", "resurrected")
@@ -175,7 +176,7 @@ def _joined(joined: Joined | None) -> Iterator[str]:
 
 def _seals(found: Seals) -> Iterator[str]:
     """Whether lines are as they were sealed, and the last seal of each broker."""
-    broken = sum(fault.kind == "tampered" for fault in found.faults)
+    broken = sum(fault.kind == "tampered" for fault in found.faults) - len(found.stripped)
     told = f"{found.sealed:,} lines sealed · {_count(broken, 'place')} changed since"
     yield f"sealed     {told} · {found.unsealed:,} lines without a seal"
     for head in found.heads[:SEALS_MOST]:
@@ -246,7 +247,7 @@ def verdict(result: Result, fail_on: Sequence[str]) -> str:
     """
     code = result.exit_code(fail_on)
     if code == 1:
-        failing = {kind: result.findings.get(kind, 0) for kind in fail_on}
+        failing = result.failing(fail_on)
         others = sum(result.findings.values()) - sum(failing.values())
         more = f"; {_count(others, 'other finding')}" if others else ""
         return f"{verdicts.sentence(failing)}{more}"
@@ -256,15 +257,24 @@ def verdict(result: Result, fail_on: Sequence[str]) -> str:
         told.append(f"nothing to judge: {_nothing(result.job.scope)}")
     if code == 3:
         told.append("not provable: evidence is missing; nothing worse was found")
+        told += _stripped(result.seals)
     if waiting:
         told.append(
             f"{waiting:,} {'has' if waiting == 1 else 'have'} no verdict yet "
             "(no inventory after them: --data-dir asks a running broker for one)"
         )
-    others = sum(result.findings.values())
+    remaining = {kind: n for kind, n in result.failing(list(result.findings)).items() if n}
     told = told or ["every confirmed message is accounted for"]
-    told += [verdicts.sentence(result.findings)] if others else []
+    told += [verdicts.sentence(remaining)] if remaining else []
     return "; ".join(told)
+
+
+def _stripped(found: Seals) -> Iterator[str]:
+    """Whose seals are not there."""
+    brokers = sorted({each.broker for each in found.stripped})
+    if brokers:
+        more = f" and {len(brokers) - NAMED_BROKERS:,} more" * (len(brokers) > NAMED_BROKERS)
+        yield f"seals were removed from the ledger of {', '.join(brokers[:NAMED_BROKERS])}{more}"
 
 
 def _nothing(scope: Scope) -> str:

@@ -1,8 +1,8 @@
 """Spark's view of lines becomes `Facts`: which numbers are there, who began and ended an epoch.
 
 Also the lines themselves, each once, with the broker as a number. A line is its broker, epoch and
-number: the same one found again, in whichever file, counts once; another one with the same
-identity means that two brokers share an id. Must not know messages.
+number: the same one found again, in whichever file, counts once. Of two that differ the one in the
+file that is rather believed counts; `contradictions.py` tells of the other. Must not know messages.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
-from vouchmq.spark.ledger import events
+from vouchmq.spark.ledger import events, seals
+from vouchmq.spark.ledger.contradictions import credit
 from vouchmq.spark.ledger.facts import LINE_BITS, Broker, Epoch, Facts, merged
 from vouchmq.spark.ledger.lines import LedgerError, sql_text
 from vouchmq.spark.ledger.shared_log import Joined, Place, join
@@ -49,18 +51,21 @@ def file_of(url: str) -> str:
     return unquote(urlsplit(url).path)
 
 
-def gather(bronze: DataFrame, facts: Facts, older: DataFrame | None = None) -> Batch:
+def gather(bronze: DataFrame, facts: Facts) -> Batch:
     """What lines, as `lines.read` made them, add to the facts, which are changed.
 
     Args:
         bronze: the lines, written down already: they are read several times
         facts: of earlier batches
-        older: the lines of those
 
     Raises:
-        LedgerError: another format, or two brokers with one id
+        LedgerError: nothing is left that is of a known format
     """
     files = _per_file(bronze)
+    foreign = [
+        file for file in files if not _is_own(file) or [file["b"], file["o"]] in facts.unread
+    ]
+    files = [file for file in files if _is_own(file) and [file["b"], file["o"]] not in facts.unread]
     known = {
         (name, number): [list(span) for span in epoch.spans]
         for _, name, number, epoch in facts.epochs()
@@ -78,14 +83,18 @@ def gather(bronze: DataFrame, facts: Facts, older: DataFrame | None = None) -> B
     for name in sorted({file["b"] for file in files}):
         facts.brokers.setdefault(name, Broker())
     lines = bronze.where("NOT broken")
+    if foreign:
+        # Seals tell of them; they are no evidence of what they claim to be of.
+        lines = lines.where(f"NOT ({_any_of(map(_in_file, foreign))})")
     if odd:
-        lines = _sort_out(lines, odd, known, spans, older)
+        lines = _sort_out(lines, odd, known, spans)
     is_late = _is_late(known, spans)
     _take_over(facts, files, spans)
     codes = " ".join(f"WHEN {sql_text(name)} THEN {code}" for name, code in facts.codes().items())
     told = lines.selectExpr("*", f"CASE b {codes} END AS bk" if codes else "0 AS bk", _LINE)
-    _read_controls(facts, told)
-    facts.check()
+    unknown = _read_controls(facts, told)
+    if unknown:
+        told = told.where(f"NOT ({_unread(facts, unknown, files)})")
     return Batch(told, facts, is_late, any(file["positions"] for file in files))
 
 
@@ -142,7 +151,6 @@ def _sort_out(
     odd: set[Place],
     known: dict[Place, list[list[int]]],
     spans: dict[Place, list[list[int]]],
-    older: DataFrame | None,
 ) -> DataFrame:
     """Lines without those that were there before; `spans` become what is really there."""
     from pyspark.sql import functions as f
@@ -150,14 +158,13 @@ def _sort_out(
 
     is_odd = _any_of(f"b = {sql_text(name)} AND o = {number}" for name, number in sorted(odd))
     told = lines.where(is_odd)
-    before = None if older is None else older.where(is_odd).select(*told.columns)
-    _refuse_conflicts(told if before is None else told.unionByName(before))
     seen = _any_of(
         f"b = {sql_text(name)} AND o = {number} AND n BETWEEN {first} AND {last}"
         for name, number in sorted(odd)
         for first, last in known.get((name, number), ())
     )
-    fresh = told.where(f"NOT ({seen})").dropDuplicates(["b", "o", "n"])
+    # What was read before has been judged already.
+    fresh = _believed(told.where(f"NOT ({seen})"))
     rank = f.row_number().over(Window.partitionBy("b", "o").orderBy("n"))
     stretches = (
         fresh.select("b", "o", "n", (f.col("n") - rank).alias("stretch"))
@@ -175,25 +182,50 @@ def _any_of(conditions: Iterable[str]) -> str:
     return " OR ".join(f"({each})" for each in conditions) or "false"
 
 
-def _refuse_conflicts(lines: DataFrame) -> None:
+def _is_own(file: Any) -> bool:
+    """Whether lines are of the broker whose file it is, by its name."""
+    named = events.FILE_NAME.fullmatch(Path(file_of(file["f"])).name)
+    return named is None or events.is_of(named, file["b"])
+
+
+def _in_file(file: Any) -> str:
+    return f"f = {sql_text(file['f'])} AND b = {sql_text(file['b'])} AND o = {file['o']}"
+
+
+def _believed(lines: DataFrame) -> DataFrame:
+    """Each line once; of those that differ the one in the file that is rather believed."""
     from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
 
     content = [f.to_json(key.name) if "array" in key.ddl else key.name for key in events.KEYS]
+    hashed = lines.withColumn("hash", f.xxhash64(*content))
+    by_line = Window.partitionBy("b", "o", "n")
     differing = (
-        lines.select("b", "o", "n", "f", f.xxhash64(*content).alias("hash"))
-        .groupBy("b", "o", "n")
-        .agg(f.min("hash").alias("low"), f.max("hash").alias("high"), f.min("f"), f.max("f"))
+        hashed.groupBy("b", "o", "n")
+        .agg(
+            f.min("hash").alias("low"), f.max("hash").alias("high"), f.collect_set("f").alias("fs")
+        )
         .where("low != high")
-        .orderBy("b", "o", "n")
-        .limit(1)
+        .select(f.explode("fs").alias("f"))
+        .distinct()
+        .orderBy("f")
         .collect()
     )
-    for row in differing:
-        where = " and ".join(sorted({file_of(row["min(f)"]), file_of(row["max(f)"])}))
-        raise LedgerError(
-            f"two brokers have the id {row['b']}: line {row['n']} of epoch {row['o']} is listed "
-            f"twice and not the same, in {where}"
-        )
+    if not differing:
+        return lines.dropDuplicates(["b", "o", "n"])
+    ordered = sorted((row["f"] for row in differing), key=_credit)
+    cases = " ".join(f"WHEN {sql_text(url)} THEN {rank}" for rank, url in enumerate(ordered))
+    rank = f.expr(f"CASE f {cases} ELSE {len(ordered)} END")
+    nth = f.row_number().over(by_line.orderBy(rank, "f", "hash"))
+    return hashed.withColumn("nth", nth).where("nth = 1").drop("nth", "hash")
+
+
+def _credit(url: str) -> tuple[bool, bool, str]:
+    path = Path(file_of(url))
+    try:
+        return credit(seals.look(path))
+    except FileNotFoundError:
+        return True, True, str(path)
 
 
 def _is_late(known: dict[Place, list[list[int]]], spans: dict[Place, list[list[int]]]) -> bool:
@@ -227,7 +259,9 @@ def _given(*values: int | None) -> list[int]:
     return [value for value in values if value is not None]
 
 
-def _read_controls(facts: Facts, lines: DataFrame) -> None:
+def _read_controls(facts: Facts, lines: DataFrame) -> dict[Place, int]:
+    """Beginnings, ends and gaps; returns the formats of epochs that have an unknown one."""
+    unknown: dict[Place, int] = {}
     names = list(facts.brokers)
     kinds = ", ".join(map(repr, CONTROL))
     for row in lines.where(f"e IN ({kinds})").orderBy("bk", "line").collect():
@@ -238,13 +272,33 @@ def _read_controls(facts: Facts, lines: DataFrame) -> None:
             epoch.end = row["w"]
         else:
             if row["fmt"] != events.FORMAT:
-                raise LedgerError(
-                    f"broker {row['b']}, epoch {row['o']}: format {row['fmt']} of the ledger is "
-                    f"not known here (only {events.FORMAT})"
-                )
+                unknown[row["b"], row["o"]] = row["fmt"]
             epoch.boot = {key: row[key] for key in _BOOT_KEYS}
     for row in lines.where("e IN ('dle', 'drp')").select("w").distinct().orderBy("w").collect():
         facts.reason_code(row["w"])
+    return unknown
+
+
+def _unread(facts: Facts, unknown: dict[Place, int], files: list[Any]) -> str:
+    """Take epochs of an unknown format for lines that cannot be read; a condition for theirs.
+
+    Raises:
+        LedgerError: there are no others
+    """
+    for (name, number), form in sorted(unknown.items()):
+        why = (
+            f"broker {name}, epoch {number}: format {form} of the ledger is not known here "
+            f"(only {events.FORMAT})"
+        )
+        facts.brokers[name].epochs.pop(number)
+        facts.broken.append(why)
+        facts.broken_count += sum(
+            file["count"] for file in files if (file["b"], file["o"]) == (name, number)
+        )
+        facts.unread.append([name, number])
+        if not any(broker.epochs for broker in facts.brokers.values()):
+            raise LedgerError(why)
+    return _any_of(f"b = {sql_text(name)} AND o = {number}" for name, number in facts.unread)
 
 
 def union(frames: Iterable[DataFrame]) -> DataFrame:

@@ -36,6 +36,19 @@ def file_number(path: str) -> int:
     return int(found["number"]) if found else 1
 
 
+def is_of(name: re.Match[str], broker: str) -> bool:
+    """Whether lines of this broker may be in a file of this name.
+
+    Whoever collects ledgers of several machines may have put something before the names.
+    """
+    return name["broker"] == broker or name["broker"].endswith(f"-{broker}")
+
+
+def belongs(name: re.Match[str], broker: str, epoch: int) -> bool:
+    """Whether lines of this broker and epoch may be in a file of this name."""
+    return is_of(name, broker) and int(name["epoch"]) == epoch
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of a line: its type in Spark and what it says."""

@@ -13,8 +13,6 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from vouchmq.spark.ledger.lines import LedgerError
-
 LINE_BITS: Final = 38
 """A line's place in the life of its broker is `epoch << 38 | number`."""
 LAST_LINE: Final = (1 << LINE_BITS) - 1
@@ -172,6 +170,7 @@ class Facts:
     broken: list[str] = field(default_factory=list)  # file:line, the first of them
     broken_count: int = 0
     torn: int = 0
+    unread: list[list[Any]] = field(default_factory=list)  # [broker, epoch] of another format
 
     def codes(self) -> dict[str, int]:
         """A number for each broker, which stays the same while brokers are added."""
@@ -232,12 +231,8 @@ class Facts:
             rows.append((name, number, epoch.first_t, epoch.last_t, epoch.events, *told, unseen))
         return rows
 
-    def check(self) -> None:
-        """See that no two brokers have the same id.
-
-        Raises:
-            LedgerError: an epoch goes on after the next one has begun
-        """
+    def overlaps(self) -> Iterator[tuple[str, int, int]]:
+        """Brokers with an epoch that goes on after the next one has begun; both epochs."""
         for name, broker in self.brokers.items():
             for (old, before), (new, after) in pairwise(broker.ordered()):
                 boot = after.boot
@@ -251,10 +246,7 @@ class Facts:
                     and before.last_t > after.first_t
                 )
                 if beyond or (overlap and not chained):
-                    raise LedgerError(
-                        f"two brokers have the id {name}: epoch {old} continues after epoch {new} "
-                        "has begun; give each its own id and audit them apart"
-                    )
+                    yield name, old, new
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, for `from_json`."""

@@ -48,9 +48,9 @@ class Joined:
     def renamed(self, found: Seals) -> Seals:
         """What seals say, with faults in these epochs; heads stay those of each broker."""
         faults = (
-            replace(each, broker=self.name, epoch=self.numbers[each.broker, each.epoch])
+            # What cannot be read has no epoch there, and is no less wrong.
+            replace(each, broker=self.name, epoch=self.numbers.get((each.broker, each.epoch), 0))
             for each in found.faults
-            if (each.broker, each.epoch) in self.numbers
         )
         return replace(found, faults=tuple(faults))
 

@@ -196,7 +196,14 @@ def run(
 
 
 def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
-    """Lines, each once, with `f` (its file) and `broken`."""
+    """Lines, each once, with `f` (its file) and `broken`.
+
+    Of different lines with the same number nobody can say which one the witness has written: they
+    are broken.
+    """
+    from pyspark.sql import functions as f
+    from pyspark.sql.window import Window
+
     # A name may hold what Hadoop takes for a pattern.
     escaped = ["".join(f"\\{c}" if c in "{}[]*?\\" else c for c in str(path)) for path in files]
     reader = spark.read.schema(f"{SCHEMA_DDL}, {BROKEN_TEXT} string")
@@ -211,7 +218,11 @@ def read(spark: SparkSession, files: Sequence[Path]) -> DataFrame:
         *("w", "o", "n", "e", "k", "t", "m", "coalesce(r, 0) AS r"),
         *("_metadata.file_path AS f", f"coalesce({broken}, true) AS broken"),
     )
-    numbered = lines.where("NOT broken AND n IS NOT NULL").dropDuplicates(["w", "o", "n"])
+    numbered = lines.where("NOT broken AND n IS NOT NULL").dropDuplicates(
+        ["w", "o", "n", "e", "k", "t", "m", "r"]
+    )
+    same = f.count("*").over(Window.partitionBy("w", "o", "n"))
+    numbered = numbered.withColumn("broken", same > 1)
     return numbered.unionByName(lines.where("broken OR n IS NULL"))
 
 

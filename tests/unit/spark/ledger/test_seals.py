@@ -9,7 +9,7 @@ import pytest
 
 from tests.ledger_reader import seal_faults
 from vouchmq.server.ledger.files import LedgerFiles
-from vouchmq.spark.ledger import seals
+from vouchmq.spark.ledger import judging, seals
 from vouchmq.spark.ledger.seals import CLOCK, TAMPERED, Look, Seals
 
 
@@ -40,7 +40,7 @@ def judged(directory: Path, ended: str | None = "stop") -> Seals:
     """What is found, also when it was kept as JSON in between."""
     paths = [path for path in directory.iterdir() if path.name.startswith("b-")]
     looks = [Look.from_json(each) for each in seals.to_json(map(seals.look, paths))]
-    return seals.judge(looks, dict.fromkeys((("b", 1), ("b", 2), ("b", 3)), ended))
+    return judging.judge(looks, dict.fromkeys((("b", 1), ("b", 2), ("b", 3)), ended))
 
 
 def ledger(directory: Path, epochs: int = 2) -> list[Path]:
@@ -170,7 +170,7 @@ def test_a_file_that_is_there_twice_counts_once(tmp_path: Path) -> None:
     looks = [seals.look(path) for path in paths]
     for each in looks:
         each.broker = "b"
-    assert seals.judge(looks, {}).sealed == 30
+    assert judging.judge(looks, {}).sealed == 30
 
 
 @pytest.mark.parametrize("has_overlap", [False, True])
