@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from vouchmq.protocol.fields import as_text, longstr
 from vouchmq.server.broker.definitions import UNLIMITED
-from vouchmq.server.broker.delays import X_DELAYED_TYPE
+from vouchmq.server.broker.delays import X_DELAYED_MESSAGE, X_DELAYED_TYPE
 from vouchmq.server.broker.exchanges.exchange import PREDECLARED_NAMES, is_type_of_plugin
-from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
+from vouchmq.server.broker.names import DEFAULT_EXCHANGE, SERVER_NAMED_PREFIX
 from vouchmq.server.broker.policy.policies import ALL, Policy
 from vouchmq.server.definitions.arguments import Arguments, Object, require_storable
 from vouchmq.server.definitions.document import DefinitionsError, Repeated, parsing, places_of
@@ -45,14 +45,18 @@ if TYPE_CHECKING:
 
 MAX_LIMITS: Final = ("max-connections", "max-queues", "max-exchanges")
 USER_LIMITS: Final = ("max-connections", "max-channels")
-# Exchanges of this kind RabbitMQ makes itself: it writes its log and its events to them.
-RABBITMQ_PREFIX: Final = "amq.rabbitmq."
+# What LavinMQ calls the type `x-delayed-message` in its exports.
+LAVINMQ_DELAYED: Final = "x-delayed-exchange"
+# Of what another broker makes itself: exchanges to which RabbitMQ writes its log and its events,
+# queues in which LavinMQ keeps delayed messages.
+FOREIGN_PREFIXES: Final = ("amq.rabbitmq.", "amq.delayed-")
 OPERATOR_POLICY: Final = "operator_policy"
 VHOST_LIMITS: Final = "vhost-limits"
 # What tells about the broker that wrote the file, and asks for nothing.
 TELLING: Final = frozenset(
     {
         *("rabbit_version", "rabbitmq_version", "product_name", "product_version"),
+        "lavinmq_version",
         *("rabbitmq_definition_format", "original_cluster_name", "original_vhost_name"),
         *("explanation", "metadata"),
     }
@@ -63,7 +67,7 @@ TELLING_PARAMETERS: Final = frozenset(
     {"cluster_name", "internal_cluster_id", "cluster_tags", "cluster_metadata", APPLIED_FILE}
 )
 # Words of an entry that ask for nothing, or for what is the case anyway.
-TELLING_WORDS: Final = frozenset({"metadata", "description", "vhost"})
+TELLING_WORDS: Final = frozenset({"metadata", "description", "vhost", "properties_key"})
 # Components of parameters that only plugins of RabbitMQ know what to do with.
 OF_PLUGINS: Final = ("shovel", "federation-", "mqtt", "replication-", "hash-ring-")
 # Keys of policies that only plugins of RabbitMQ know: sharding.
@@ -76,9 +80,9 @@ OF_VHOST: Final = frozenset(
 E = TypeVar("E", bound="Entry")
 
 
-def is_of_rabbitmq(name: str) -> bool:
-    """Whether only RabbitMQ makes a queue or exchange of this name."""
-    return name.startswith(RABBITMQ_PREFIX)
+def is_of_another_broker(name: str) -> bool:
+    """Whether only another broker makes a queue or exchange of this name."""
+    return name.startswith(FOREIGN_PREFIXES)
 
 
 def is_of_plugin(component: str) -> bool:
@@ -437,6 +441,10 @@ class Reader:
 
     def exchange(self, row: Row, where: str) -> None:
         """Read an entry of `exchanges`; what only another broker can have is skipped."""
+        if row.get("name") == DEFAULT_EXCHANGE:
+            return  # LavinMQ exports it; every virtual host has it
+        if row.get("type") == LAVINMQ_DELAYED:
+            row = row | {"type": X_DELAYED_MESSAGE}
         entry = self.read(ExchangeEntry, row, where)
         if entry is None:
             return
@@ -444,7 +452,7 @@ class Reader:
         unknown = [kind for kind in (entry.type, inner) if kind and is_type_of_plugin(kind)]
         if unknown:
             self.content.skipped.append(f"{where} {entry.name!r} of type {unknown[0]!r}")
-        elif is_of_rabbitmq(entry.name) and entry.name not in PREDECLARED_NAMES:
+        elif is_of_another_broker(entry.name) and entry.name not in PREDECLARED_NAMES:
             self.content.skipped.append(f"{where} {entry.name!r}")
         else:
             self.content.exchanges.append(entry)
@@ -457,7 +465,7 @@ class Reader:
         if entry is None:
             return
         is_known = entry.type is None or entry.type in QUEUE_TYPES
-        if is_of_rabbitmq(entry.name) or not is_known:
+        if is_of_another_broker(entry.name) or not is_known:
             of_type = "" if is_known else f" of type {entry.type!r}"
             self.content.skipped.append(f"{where} {entry.name!r}{of_type}")
             self.content.skipped_queues.add((entry.vhost, entry.name))
@@ -469,6 +477,9 @@ class Reader:
     def binding(self, row: Row, where: str) -> None:
         """Read an entry of `bindings`; those to server-named queues are skipped."""
         is_to_queue = row.get("destination_type") == "queue"
+        is_own_name = row.get("routing_key") == row.get("destination")
+        if is_to_queue and row.get("source") == DEFAULT_EXCHANGE and is_own_name:
+            return  # every queue has this one
         if not (is_to_queue and self.is_server_named(row, "destination", where)):
             self.keep(self.content.bindings, self.read(BindingEntry, row, where))
 

@@ -313,6 +313,35 @@ def test_what_an_export_of_rabbitmq_has_from_plugins_is_skipped(world: World) ->
     ]
 
 
+def test_what_lavinmq_calls_otherwise_or_makes_itself_is_known(world: World) -> None:
+    """HTTP-41: as 2.9.1 exports it, the default exchange included."""
+    content = read_content(
+        json.dumps(
+            {
+                "exchanges": [
+                    EXCHANGE | {"name": "", "type": "direct"},
+                    EXCHANGE,
+                    EXCHANGE
+                    | {"name": "late", "type": "x-delayed-exchange"}
+                    | {"arguments": {"x-delayed-type": "topic"}},
+                ],
+                "queues": [QUEUE, QUEUE | {"name": "amq.delayed-x"}],
+                "bindings": [
+                    BINDING | {"source": "", "routing_key": "q"},
+                    BINDING | {"properties_key": "~"},
+                ],
+                "lavinmq_version": "2.9.1",
+            }
+        )
+    )
+    Importer(world.broker, world.auth).apply(content)
+    assert content.skipped == ["queues[1] 'amq.delayed-x'"]
+    assert world.vhost.exchanges["late"].type == "x-delayed-message"
+    assert [each.source for each in world.vhost.bindings.each()] == ["x"]
+    with pytest.raises(DefinitionsError, match=r"bindings\[0\]"):
+        load(world, bindings=[BINDING | {"source": "", "routing_key": "other"}])
+
+
 def test_a_mistake_is_not_taken_for_something_of_a_plugin(world: World) -> None:
     """HTTP-42: what nobody exports is refused, also a binding to a queue that is just missing."""
     document = {
