@@ -294,9 +294,9 @@ class TestPurge:
         read: list[int] = []
         fetch_runs = world.journal.fetch_runs
 
-        def watched(lsns: Sequence[int], limit_bytes: int) -> Any:
+        def watched(lsns: Sequence[int], *limits: Any) -> Any:
             read.extend(lsns)
-            return fetch_runs(lsns, limit_bytes)
+            return fetch_runs(lsns, *limits)
 
         monkeypatch.setattr(world.journal, "fetch_runs", watched)
         purged_in_slices(world, client, modest, arguments, is_paged=True)
