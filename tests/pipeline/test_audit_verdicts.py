@@ -442,8 +442,9 @@ class TestOneBrokerOfSeveral:
         shutil.copytree(whole, directory)
         for number, edit in enumerate(ENDS_ALL):
             world = World(f"edited-{number}")
-            world.follow([_order(random.Random(number), 100, 20, 20) for _ in range(60)])
-            edit(write_sealed(world.lines, directory / world.broker, random.Random(number)))
+            chance = random.Random(number)
+            world.follow([_order(chance, 100, 20, 20) for _ in range(120)])
+            edit(write_sealed(world.lines, directory / world.broker, chance))
         _, before = self.judged(spark, whole, tmp_path / "before")
         result, after = self.judged(spark, directory, tmp_path / "out")
         told = {fault.broker for fault in result.seals.faults if fault.kind == "tampered"}
