@@ -8,9 +8,10 @@
 
 Every other share of the time goes to the store alone (`store_model.run_random`), whose
 histories are shorter; those of the broker are in turn plain, with every feature in use
-(`--features`), with features and operations of which any two meet (`--pairs`), with a ledger that
-is audited in the end (`--ledger`; every other one of these is rough), and with an administrator who
-changes users, virtual hosts and policies (`--admin`). Prints crash states
+(`--features`), with features and operations of which any two meet (`--pairs`), the same where
+pages, segments, restarts, disk, clock and ledger are drawn, too (`--surrounded`), with a ledger
+that is audited in the end (`--ledger`; every other one of these is rough), and with an
+administrator who changes users, virtual hosts and policies (`--admin`). Prints crash states
 per second and totals; exit code 1 after a failure, of which the line that brings it back is
 printed at once.
 """
@@ -37,6 +38,7 @@ RUNS: dict[str, Callable[..., history.Outcome]] = {
     "": history.run,
     "--features ": history.run_features,
     "--pairs ": history.run_pairs,
+    "--surrounded ": history.run_surrounded,
     "--ledger ": history.run_ledger,
     "--admin ": history.run_admin,
 }
@@ -187,6 +189,7 @@ def main() -> int:
     parser.add_argument("--store", action="store_true", help="with --seed: a history of the store")
     parser.add_argument("--features", action="store_true", help="with --seed: with all features")
     parser.add_argument("--pairs", action="store_true", help="with --seed: where any two meet")
+    parser.add_argument("--surrounded", action="store_true", help="with --seed: and surroundings")
     parser.add_argument("--ledger", action="store_true", help="with --seed: and with a ledger")
     parser.add_argument("--admin", action="store_true", help="with --seed: with an administrator")
     parser.add_argument("--rough", action="store_true", help="a disk that is often full")
@@ -198,6 +201,7 @@ def main() -> int:
         asked = {
             "--features ": chosen.features,
             "--pairs ": chosen.pairs,
+            "--surrounded ": chosen.surrounded,
             "--ledger ": chosen.ledger,
             "--admin ": chosen.admin,
         }

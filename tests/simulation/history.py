@@ -18,8 +18,10 @@ from tests.simulation.feature_world import FeatureWorld
 from tests.simulation.ledger import Violation
 from tests.simulation.ledger_world import LedgerWorld
 from tests.simulation.operators import OperatedQueue
+from tests.simulation.pair_plans import surroundings_of
 from tests.simulation.pair_world import PairWorld, watched_timeouts
 from tests.simulation.sim_disk import PowerCut
+from tests.simulation.surrounded_world import SurroundedWorld
 from tests.simulation.world import World
 from vouchmq.server.broker.exchanges import routes
 from vouchmq.server.broker.paging import pager
@@ -155,6 +157,29 @@ def run_pairs(
         lived.append(world)
         world.trace = trace
         return _lived(world, Outcome(seed, 0), steps, is_rough=is_rough)
+
+
+def run_surrounded(
+    seed: int,
+    steps: int = STEPS,
+    *,
+    is_rough: bool = False,
+    trace: Callable[[str], None] | None = None,
+    worlds: list[PairWorld] | None = None,
+) -> Outcome:
+    """The same, where what is around the queues is drawn as well; a rough one is like any other."""
+    del is_rough
+    bugs: list[BaseException] = []
+    lived: list[PairWorld] = [] if worlds is None else worlds
+    with quiet_logs(bugs), ExitStack() as around:
+        around.enter_context(watched_queues())
+        around.enter_context(watched_timeouts(lambda: lived[-1]))
+        if surroundings_of(seed)["pages"] == "small":
+            around.enter_context(small_pages())
+        world = SurroundedWorld(seed, bugs)
+        lived.append(world)
+        world.trace = trace
+        return _lived(world, Outcome(seed, 0), steps, is_rough=True)
 
 
 def run_admin(

@@ -39,6 +39,16 @@ EXCHANGE_FACTORS: Final[dict[str, tuple[Any, ...]]] = {
     "alternate": (None, *EXCHANGES[:2], NOWHERE),
     "durable": (True, False),
 }
+SURROUNDINGS: Final[dict[str, tuple[Any, ...]]] = {
+    "pages": ("large", "small"),
+    "segments": (4096, 65536),
+    "restarts": ("rare", "often"),
+    "disk": ("fine", "refuses"),
+    "clock": ("steady", "jumps"),
+    "ledger": ("off", "on"),
+}
+"""What is around all queues of a history: small pages are paged out, small segments compacted, a
+disk that refuses has no room every few steps, a clock that jumps does so between two processes."""
 KEYS: Final[dict[str, dict[str, Any]]] = {
     "in the queue": {},
     "the last three": {"x-cache-size": 3},
@@ -55,6 +65,7 @@ def may_be(one: Level, other: Level) -> bool:
 
 QUEUE_ROWS: Final = covering_rows(QUEUE_FACTORS, may_be)
 EXCHANGE_ROWS: Final = covering_rows(EXCHANGE_FACTORS)
+SURROUNDING_ROWS: Final = covering_rows(SURROUNDINGS)
 
 
 def rows_of(seed: int) -> dict[str, dict[str, Any]]:
@@ -63,6 +74,12 @@ def rows_of(seed: int) -> dict[str, dict[str, Any]]:
     return {
         name: QUEUE_ROWS[(first + place) % len(QUEUE_ROWS)] for place, name in enumerate(QUEUES)
     }
+
+
+def surroundings_of(seed: int) -> dict[str, Any]:
+    """What is around the queues of a history; once all rows have been, they begin one farther."""
+    round_number = seed // len(SURROUNDING_ROWS)
+    return SURROUNDING_ROWS[(seed + round_number) % len(SURROUNDING_ROWS)]
 
 
 def paired_topology(seed: int) -> Topology:

@@ -25,6 +25,7 @@ RUNS = {
     "features": history.run_features,
     "ledger": history.run_ledger,
     "pairs": history.run_pairs,
+    "surrounded": history.run_surrounded,
 }
 
 
