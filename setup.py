@@ -7,9 +7,13 @@ compiler, and with VOUCHMQ_COMPILE=0 in the environment, the wheel is pure Pytho
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 from setuptools.errors import CompileError, LinkError
 
 # Behind setuptools, which brings it: Python itself has none from 3.12 on.
@@ -71,6 +75,25 @@ def has_compiler() -> bool:
     return True
 
 
+class BuildSideBySide(build_ext):
+    """Runs one C compiler for each processor: mypyc writes one file for each module."""
+
+    def build_extensions(self) -> None:
+        """Build all extensions, and all files of each, with as many threads as processors."""
+        compile_in_turn = self.compiler.compile
+        self.parallel = len(os.sched_getaffinity(0))
+        # Not the threads that build extensions: those wait for these.
+        with ThreadPoolExecutor(self.parallel) as threads:
+
+            def compile_each(sources: Sequence[str], **options: Any) -> list[str]:
+                largest_first = sorted(sources, key=os.path.getsize, reverse=True)
+                made = threads.map(lambda file: compile_in_turn([file], **options), largest_first)
+                return [each for part in made for each in part]
+
+            self.compiler.compile = compile_each
+            super().build_extensions()
+
+
 def extensions() -> list[Extension]:
     """What to compile: nothing unless that is wanted and possible."""
     # Editable installs are pure: what runs there is what is being edited.
@@ -91,6 +114,8 @@ def extensions() -> list[Extension]:
             opt_level=os.environ.get("VOUCHMQ_OPT_LEVEL", "3"),
             debug_level="0",
             group_name="vouchmq",
+            # One file for all takes a compiler several times as long, and 1.5 GB.
+            multi_file=True,
         )
     except SystemExit:
         # So it ends when it rejects something, as a newer mypy may.
@@ -103,6 +128,7 @@ if __name__ == "__main__":
     needed = ["mypy>=2.4", "msgspec>=0.20", "pamqp>=4,<5", "regex", "structlog>=24.4"]
     needed += ["isal>=1.7; platform_machine in 'x86_64 AMD64 aarch64 arm64'"]
     setup(
+        cmdclass={"build_ext": BuildSideBySide},
         ext_modules=extensions(),
         setup_requires=needed if wanted() and has_compiler() else [],
     )
