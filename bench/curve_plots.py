@@ -67,9 +67,9 @@ class Panel:
     high: float
 
     def x(self, size: int) -> float:
-        """Where a size is."""
-        first, last = math.log10(self.sizes[0]), math.log10(self.sizes[-1])
-        share = (math.log10(size) - first) / (last - first) if last > first else 0.5
+        """Where a size is; none at all is left of one, as far as one is of two."""
+        first, at, last = (math.log10(n or 0.5) for n in (self.sizes[0], size, self.sizes[-1]))
+        share = (at - first) / (last - first) if last > first else 0.5
         return LEFT + share * (RIGHT - LEFT)
 
     def y(self, value: float) -> float:

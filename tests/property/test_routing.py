@@ -39,7 +39,8 @@ def test_topic_match_equals_the_naive_oracle(patterns: list[str], data: st.DataO
         for binding, key in itertools.product(bindings, wanted)
         if binding not in removed and topic_oracle(words_of(binding.routing_key), words_of(key))
     }
-    assert set(router.match(wanted, None)) == expected
+    # None is a step that has found nothing (LIMIT-23).
+    assert set(router.match(wanted, None)) - {None} == expected
 
 
 values = st.sampled_from(
@@ -87,7 +88,8 @@ def test_headers_match_equals_the_naive_oracle(
     router.validate(binding)
     router.add(binding)
     expected = [binding] if headers_oracle(mode, arguments, headers or {}) else []
-    assert list(router.match(["", "k"], headers)) == expected
+    found = [binding for binding in router.match(["", "k"], headers) if binding is not None]
+    assert found == expected
 
 
 QUEUES = ["p", "q", "r"]
