@@ -106,12 +106,16 @@ def read(broker: BrokerProcess, queue: Row, *, acking: bool = False) -> list[Row
         consume = Consume(queue=queue["name"], arguments=queue["consume"])
         client.call(channel, consume, amqp.Basic.ConsumeOk)
         rows = [delivery(client) for _ in range(count)]
-        if acking:
-            client.send(ack(channel, count, multiple=True))
-        # An answer on this channel: the acks were heard, and there was nothing more to deliver.
+        # An answer on this channel: there was nothing more to deliver.
         client.send(pamqp.frame.marshal(amqp.Basic.Qos(prefetch_count=1), channel))
         _, answer = client.read()
         assert isinstance(answer, amqp.Basic.QosOk), f"more than {count} in {queue}: {answer}"
+        if acking:
+            client.send(ack(channel, count, multiple=True))
+            # The acks were heard by the answer. A dead letter that takes the room goes back.
+            client.send(pamqp.frame.marshal(amqp.Basic.Qos(prefetch_count=1), channel))
+            while not isinstance(client.read()[1], amqp.Basic.QosOk):
+                pass
     return rows
 
 

@@ -273,7 +273,9 @@ class Books:
         returns = queue.feature(Redelivery)
         if returns is None:
             return
-        is_counted = outcome in {Outcome.REJECTED, Outcome.LOST} or not returns._only_failures
+        is_counted = outcome in {Outcome.REJECTED, Outcome.LOST} or not (
+            returns._only_failures or outcome is Outcome.TIMED_OUT
+        )
         for message in messages:
             copy = self._of(queue, message)
             copy.returns += is_counted

@@ -158,7 +158,7 @@ def test_finds_two_active_consumers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_finds_an_expired_one_that_is_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Expiry, "on_take", lambda self, batch: batch)
-    monkeypatch.setattr(Expiry, "run", lambda self, at_once=False: True)
+    monkeypatch.setattr(Expiry, "run", lambda self, **how: True)
     found = caught()
     assert "TTL-0" in found
 
