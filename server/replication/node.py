@@ -402,7 +402,7 @@ class Node:
             log.debug("replication.sign_ignored", reason=str(error))
             return
         if sign.epoch == progress.at.epoch:
-            self.roles.leader_works(self._clock.now(), sign.epoch, sign.steps, sign.work_ns)
+            self.roles.leader_works(self._clock.now(), sign.step_age_s, sign.work_age_s)
 
     # What a standby has synced, where that is awaited
 

@@ -75,23 +75,24 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sign(msgspec.Struct, frozen=True, kw_only=True):
-    """A leader whose loop is busy is alive.
+    """A leader whose loop is busy, and when it was last seen to get on.
 
-    Both numbers only grow. Nothing else in a sign counts: what has not grown is not at work.
+    It tells ages, not totals. Signs get lost, and of a total that a standby has not heard before it
+    cannot know when it was reached.
 
     Args:
         log: id of the log, in hexadecimal
         node: its name
         epoch: of its claim
-        steps: of its recovery, which are done
-        work_ns: processor time of its loop's thread, in nanoseconds
+        step_age_s: since a step of its recovery was done, or since it was claimed
+        work_age_s: since its loop has run, or the loop's thread has used the processor
     """
 
     log: str
     node: Name
     epoch: Number
-    steps: Number
-    work_ns: Number
+    step_age_s: Seconds
+    work_age_s: Seconds
 
 
 class _Message(Protocol):

@@ -17,9 +17,11 @@ here. What is decided here is when to try, and that costs or saves time.
   takes over then, instead of a log with a leader that cannot confirm anything.
 - **A leader that works is alive.** One that recovers, or whose loop is busy for one client, appends
   no beat. A process beside it gives signs then, which are no records: they put an attempt off, and
-  do nothing else. A sign counts if the leader has done a step of its recovery since the one before,
-  or has used the processor; by that alone for `WORK_S` since the last record or step. So a leader
-  that hangs is replaced after the silence as before, and one that runs in circles somewhat later.
+  do nothing else. The silence begins with what a sign tells of: the last step of the leader's
+  recovery, or the last time it has used the processor; by that alone for `WORK_S` since the last
+  record or step. Signs get lost, so the first one of a hang may come when the silence is nearly
+  over. It does not begin it again, as what it tells of is as old by then. So a leader that hangs is
+  replaced after the silence as before, and one that runs in circles somewhat later.
 - **A leader steps down** when nothing has been committed for long although another node could: a
   standby that has been heard before is not heard for as long, or goes on saying that the log
   answers it. A log that is back answers one node before the other, so the first word of it is no
@@ -141,9 +143,7 @@ class Roles:
         self._extra_s = 0.0
         self._is_handed_over = False
         self._claims_in_a_row = 0
-        # The last sign of a leader that counts: epoch, steps and work. Since when there was neither
-        # a record nor a step.
-        self._sign = (0, -1, -1)
+        # Since when there was neither a record nor a step.
         self._working_since = 0.0
         # Of a leader.
         self._appended_at = 0.0
@@ -178,26 +178,20 @@ class Roles:
             self.role = Role.CANDIDATE
             self._actions.claim()
 
-    def leader_works(self, now: float, epoch: int, steps: int, work: int) -> None:
+    def leader_works(self, now: float, step_age_s: float, work_age_s: float) -> None:
         """A sign has come from beside the leader of the present epoch.
 
         Args:
             now: when it came
-            epoch: of that leader
-            steps: of its recovery that are done
-            work: how much its loop has worked, in any unit
+            step_age_s: since a step of its recovery was done
+            work_age_s: since its loop has worked
         """
         if self.role is not Role.STANDBY or self._is_handed_over:
             return
-        if epoch != self._sign[0]:
-            self._sign = (epoch, -1, -1)
-        _, known_steps, known_work = self._sign
-        if steps > known_steps:
-            self._working_since = now
-        elif work <= known_work or now - self._working_since >= WORK_S:
-            return
-        self._sign = (epoch, max(steps, known_steps), max(work, known_work))
-        self._silent_since = max(self._silent_since, now)
+        stepped_at = now - step_age_s
+        self._working_since = max(self._working_since, stepped_at)
+        worked_at = min(now - work_age_s, self._working_since + WORK_S)
+        self._silent_since = max(self._silent_since, stepped_at, worked_at)
 
     def _wait_s(self) -> float:
         """How long the log has to be silent before this node tries."""

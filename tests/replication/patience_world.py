@@ -30,8 +30,11 @@ STEP_S: Final = 0.5
 LOG_ID: Final = bytes(16)
 # An old process has ended, and the new one follows the log.
 BEGIN_S: Final = 1.0
-# From the last record of a leader until it is claimed, beyond the patience of a node: rank, chance,
-# and a record, sign or look that comes late.
+# From the last that a leader does until it is claimed, beyond the patience of a node. The silence
+# of a standby begins with the last record it reads, or with the last work of which a sign tells,
+# whichever signs get lost: up to a second, for which a sign is on its way, and two steps (2.0). A
+# standby that begins, or was busy, reads the end only then: BEGIN_S and a step (1.5) instead. Then
+# ranks up to 2 (1.0), chance (0.5), and a step until it looks (0.5): 4.0, and the rest is room.
 SLACK_S: Final = 6.0
 LONGEST_RECOVERY_S: Final = 90.0
 MOST_ACTIONS: Final = 5
@@ -154,7 +157,7 @@ class Site:
         """A sign has arrived; while the loop is busy it waits."""
         sign = parse_sign(payload, LOG_ID.hex())
         if self.roles.role is Role.STANDBY and sign.epoch == self.epoch:
-            self.roles.leader_works(self.clock.now(), sign.epoch, sign.steps, sign.work_ns)
+            self.roles.leader_works(self.clock.now(), sign.step_age_s, sign.work_age_s)
 
     # RoleActions
 

@@ -8,7 +8,9 @@ that the log commits, that its disk syncs. So nothing is said then, and a leader
 cannot sync is replaced as if there were no signs. While its loop does one thing, such as a
 recovery, or the reading of much that one client has asked for, nobody can append for it: a record
 that another process has appended would be none of its own (W1). So a sign is a plain message beside
-the log. It says how far the leader is; whether that is enough, its standbys judge (`roles.py`).
+the log. It says how long ago the leader was seen to get on; whether that is enough, its standbys
+judge (`roles.py`). Only here is nothing missed: a standby hears some of the signs, and cannot say
+whether what is new to it was done just now.
 
 Must not know processes, nor the network.
 """
@@ -63,6 +65,36 @@ class Held:
         return now - since - (lived_s - lived_then_s) >= HELD_S
 
 
+class Progress:
+    """When a leader was last seen to get on, by what is found at each look.
+
+    Args:
+        now: of its claim
+        steps: of its recovery that were done before
+        work_ns: processor time of its loop's thread; asked for only while that loop is busy
+    """
+
+    def __init__(self, now: float, steps: int, work_ns: Callable[[], int]) -> None:
+        self.stepped_at = self.worked_at = now
+        self._steps = steps
+        self._work_ns = work_ns
+        # While the loop runs, that is work enough.
+        self._known_work_ns: int | None = None
+
+    def look(self, now: float, steps: int, *, is_held: bool) -> None:
+        """Take in what is done."""
+        if steps != self._steps:
+            self._steps, self.stepped_at = steps, now
+        if not is_held:
+            self.worked_at = now
+            self._known_work_ns = None
+            return
+        work_ns = self._work_ns()
+        if self._known_work_ns is not None and work_ns > self._known_work_ns:
+            self.worked_at = now
+        self._known_work_ns = work_ns
+
+
 class SignGiver:
     """Gives the signs of one node.
 
@@ -85,6 +117,7 @@ class SignGiver:
         self._work_ns = work_ns
         self._begin = begin
         self._held = Held()
+        self._progress: Progress | None = None
         self._tell: Callable[[bytes], object] | None = None
         self._end: Callable[[], object] | None = None
         self._told_at = 0.0
@@ -95,18 +128,20 @@ class SignGiver:
         if not vital.epoch:
             self._rest()
             return
-        if self._tell is None:
+        if self._tell is None or self._progress is None:
             self._tell, self._end = self._begin()
             self._told_at = now - SIGN_S
+            self._progress = Progress(now, vital.steps, self._work_ns)
         is_held = self._held.look(now, vital.lived_ms / 1000)
+        self._progress.look(now, vital.steps, is_held=is_held)
         if is_held and now - self._told_at >= SIGN_S:
             self._told_at = now
             sign = Sign(
                 log=vital.log_id.hex(),
                 node=self._node,
                 epoch=vital.epoch,
-                steps=vital.steps,
-                work_ns=self._work_ns(),
+                step_age_s=now - self._progress.stepped_at,
+                work_age_s=now - self._progress.worked_at,
             )
             self._tell(encode(sign))
 
@@ -114,5 +149,5 @@ class SignGiver:
         """It does not lead: nothing is said, to nobody."""
         if self._end is not None:
             self._end()
-            self._tell = self._end = None
+            self._tell = self._end = self._progress = None
             self._held = Held()

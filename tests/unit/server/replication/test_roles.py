@@ -430,51 +430,58 @@ def silence_until_claim(node: Node) -> float:
     return node.now - began
 
 
-def follow_signs(node: Node, seconds: float, *, steps: float, work: float, epoch: int = 1) -> None:
-    """Follow a log in which nothing is new, with a sign each second, of what grows so fast."""
+def follow_signs(node: Node, seconds: float, *, steps: bool, work: bool) -> None:
+    """Follow a log in which nothing is new, with a sign each second of what is done since then."""
     begin = node.now
     while node.now < begin + seconds and node.role is Role.STANDBY:
-        node.roles.leader_works(node.now, epoch, int(steps * node.now), int(work * node.now))
+        age_s = node.now - begin
+        node.roles.leader_works(node.now, 0.0 if steps else age_s, 0.0 if work else age_s)
         node.follow(1.0, lambda _: 7)
 
 
 def test_a_leader_that_recovers_is_let_alone_for_as_long_as_it_gets_on() -> None:
     node = Node()
-    follow_signs(node, 10 * WORK_S, steps=0.5, work=0)
+    follow_signs(node, 10 * WORK_S, steps=True, work=False)
     assert node.done == []
-    follow_signs(node, 2 * PATIENCE.takeover_after_s, steps=0, work=0)
+    follow_signs(node, 2 * PATIENCE.takeover_after_s, steps=False, work=False)
     assert node.done == ["claim"]
 
 
 def test_a_leader_that_works_is_let_alone_for_a_limited_time() -> None:
     node = Node()
-    follow_signs(node, WORK_S - 2, steps=0, work=1000)
+    follow_signs(node, WORK_S - 2, steps=False, work=True)
     assert node.done == []
     # It has appended something in between.
     node.follow(1.0, lambda _: 6)
-    follow_signs(node, WORK_S - 2, steps=0, work=1000)
-    assert node.done == []
-    follow_signs(node, 2 * PATIENCE.takeover_after_s, steps=0, work=1000)
+    begin = node.now
+    follow_signs(node, WORK_S + 2 * PATIENCE.takeover_after_s, steps=False, work=True)
     assert node.done == ["claim"]
+    assert WORK_S + PATIENCE.takeover_after_s <= node.now - begin
+    assert node.now - begin <= WORK_S + PATIENCE.takeover_after_s + 3.0
 
 
 def test_a_leader_that_hangs_is_replaced_whatever_signs_say() -> None:
     node = Node()
-    follow_signs(node, 2 * PATIENCE.takeover_after_s, steps=0, work=0)
+    follow_signs(node, 2 * PATIENCE.takeover_after_s, steps=False, work=False)
     assert node.done == ["claim"]
 
 
-def test_a_sign_of_the_next_leader_counts_with_less_work() -> None:
+def test_the_first_sign_of_a_hang_does_not_begin_the_silence_again() -> None:
+    """All signs before were lost, or this standby has just begun."""
     node = Node()
-    follow_signs(node, 20, steps=0, work=1000)
-    follow_signs(node, 20, steps=0, work=10, epoch=2)
+    node.follow(PATIENCE.takeover_after_s - 1.0, lambda _: 7)
+    silent_s = node.now
+    node.roles.leader_works(node.now, silent_s, silent_s - 0.5)
+    node.follow(1.0, lambda _: 7)
     assert node.done == []
+    node.follow(1.5, lambda _: 7)
+    assert node.done == ["claim"]
 
 
 def test_no_sign_puts_off_a_handover() -> None:
     node = Node()
     node.roles.record_read(is_handover=True)
-    node.roles.leader_works(node.now, 1, 1, 1)
+    node.roles.leader_works(node.now, 0.0, 0.0)
     node.follow(1.0, lambda _: 7)
     assert node.done == ["claim"]
 

@@ -54,7 +54,8 @@ class Leader:
         self.said: list[bytes] = []
         self.begun = self.ended = 0
         self.now = 0.0
-        self.giver = SignGiver("n1", lambda: self.vital, lambda: 77, self._begin)
+        self.work_ns = 77
+        self.giver = SignGiver("n1", lambda: self.vital, lambda: self.work_ns, self._begin)
 
     def _begin(self) -> tuple[Callable[[bytes], object], Callable[[], object]]:
         self.begun += 1
@@ -63,11 +64,21 @@ class Leader:
     def _end(self) -> None:
         self.ended += 1
 
-    def go_on(self, seconds: float, *, epoch: int, is_alive: bool) -> None:
+    @property
+    def ages_s(self) -> tuple[float, float]:
+        """Of the last step and of the last work, as the last sign tells."""
+        sign = parse_sign(self.said[-1], LOG_ID.hex())
+        return sign.step_age_s, sign.work_age_s
+
+    def go_on(
+        self, seconds: float, *, epoch: int, is_alive: bool, steps: int = 0, work_ns: int = 0
+    ) -> None:
+        """Let time pass, with so many steps and so much work at each look."""
         for _ in range(int(seconds / LOOK_S)):
             self.now += LOOK_S
             lived_ms = self.vital.lived_ms + int(1000 * LOOK_S * is_alive)
-            self.vital = Vital(epoch, lived_ms, self.vital.steps, LOG_ID)
+            self.vital = Vital(epoch, lived_ms, self.vital.steps + steps, LOG_ID)
+            self.work_ns += work_ns
             self.giver.look(self.now)
 
 
@@ -80,12 +91,38 @@ def test_signs_are_given_of_a_leader_that_is_busy_and_of_nobody_else() -> None:
     leader.go_on(5.0, epoch=7, is_alive=False)
     assert 4.0 / SIGN_S <= len(leader.said) <= 5.0 / SIGN_S
     sign = parse_sign(leader.said[-1], LOG_ID.hex())
-    assert (sign.node, sign.epoch, sign.steps, sign.work_ns) == ("n1", 7, 0, 77)
+    assert (sign.node, sign.epoch) == ("n1", 7)
     with pytest.raises(ReportError):
         parse_sign(leader.said[-1], "00")
     count = len(leader.said)
     leader.go_on(5.0, epoch=0, is_alive=False)
     assert (len(leader.said), leader.ended) == (count, 1)
+
+
+def test_signs_tell_how_long_ago_a_leader_got_on() -> None:
+    leader = Leader()
+    # Whatever was done before its claim is not news.
+    leader.go_on(4.0, epoch=0, is_alive=True, steps=3)
+    leader.go_on(4.0, epoch=7, is_alive=True)
+    # It hangs: what is told goes back to the last time its loop ran, give or take a look.
+    leader.go_on(5.0, epoch=7, is_alive=False)
+    step_age_s, work_age_s = leader.ages_s
+    assert 8.0 <= step_age_s <= 9.0
+    assert 4.0 <= work_age_s <= 5.0
+    leader.go_on(5.0, epoch=7, is_alive=False, work_ns=1)
+    step_age_s, work_age_s = leader.ages_s
+    assert 13.0 <= step_age_s <= 14.0
+    assert work_age_s == 0.0
+    leader.go_on(5.0, epoch=7, is_alive=False, steps=1)
+    step_age_s, work_age_s = leader.ages_s
+    assert step_age_s == 0.0
+    assert 4.5 <= work_age_s <= 5.5
+    # The next claim begins anew.
+    leader.go_on(1.0, epoch=0, is_alive=False)
+    leader.go_on(3.0, epoch=8, is_alive=False)
+    step_age_s, work_age_s = leader.ages_s
+    assert 2.0 <= step_age_s <= 3.0
+    assert 2.0 <= work_age_s <= 3.0
 
 
 def test_work_is_the_processor_time_of_a_first_thread() -> None:
