@@ -355,6 +355,25 @@ def test_retention_in_front_of_a_reader(either: Broker, fresh: Fresh) -> None:
         list(batches)
 
 
+def test_silence_where_retention_has_overtaken_the_reader(
+    vouch: Broker, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ's consumer may be given nothing more once its segment is removed."""
+    url, stream = vouch.url, fresh("stream")
+    declare(url, stream, **SMALL)
+    publish(url, stream, 0, 1500, b"x" * 100)
+    # Without acks the window stays full after five.
+    monkeypatch.setattr("vouchmq.kit.bulk.BulkChannel.ack", lambda *_, **__: None)
+    asked = options(url, stream, readTimeoutMs=500, prefetch=5)
+    reader = RangeReader(asked, ("offset",), Range(stream, 0, 1500))
+    reader._batch_rows = 2
+    batches = reader.batches()
+    assert next(batches).column("offset")[0].as_py() == 0
+    publish(url, stream, 1500, 12_000, b"x" * 300)
+    with pytest.raises(DataLossError, match="retention was faster than the query"):
+        list(batches)
+
+
 def test_a_stream_that_was_declared_again(
     url: str, stream: str, caplog: pytest.LogCaptureFixture
 ) -> None:

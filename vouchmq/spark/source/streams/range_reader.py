@@ -117,14 +117,15 @@ class RangeReader:
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def _attempt(self, connection: BulkConnection) -> Iterator[pa.RecordBatch]:
-        """Read over one connection, to the end of the range."""
+        """Read over one connection, to the end of the range or to where retention overtook it."""
         channel = connection.channel()
         channel.qos(self._options.prefetch)
         channel.consume(self._range.queue, arguments={OFFSET: self._position})
         pending: list[Delivery] = []
         size = 0
-        last = self._position - 1
-        while last < self._range.stop - 1:
+        begun, last = self._position, self._position - 1
+        is_overtaken = False
+        while last < self._range.stop - 1 and not is_overtaken:
             deliveries = channel.wait(1, self._silence_s)
             if deliveries:
                 deliveries += channel.take(self._batch_rows)
@@ -132,11 +133,15 @@ class RangeReader:
                 channel.ack(deliveries[-1][0], multiple=True)
                 pending += deliveries
                 size += sum(len(each[5]) for each in deliveries)
+            elif last >= begun and self._is_dropped(connection, channel, last + 1):
+                # Another consumer begins behind the gap, which is checked as any other.
+                is_overtaken = True
             else:
                 self._check_silence(connection, channel)
                 last = self._range.stop - 1
             if (
-                last >= self._range.stop - 1
+                is_overtaken
+                or last >= self._range.stop - 1
                 or len(pending) >= self._batch_rows
                 or size >= BATCH_BYTES
             ):
@@ -175,6 +180,13 @@ class RangeReader:
             f"data loss in {self._range}: {missing} to {seen - 1} are gone, the oldest message is "
             f"{oldest}: retention was faster than the query, or the stream was declared again",
         )
+
+    def _is_dropped(self, connection: BulkConnection, channel: BulkChannel, offset: int) -> bool:
+        """Whether retention has removed a message; RabbitMQ may then deliver nothing more."""
+        if channel.cancelled is not None:
+            return False
+        oldest = first_offset(connection, self._range.queue, "first")
+        return oldest is not None and oldest > offset
 
     def _check_silence(self, connection: BulkConnection, channel: BulkChannel) -> None:
         """Nothing comes although the range has not ended; returns when what is missing is lost."""
