@@ -112,9 +112,12 @@ def test_progress_of_a_query(
     assert query.awaitTermination(200)
     found = [one for each in query.recentProgress for one in progress(each)]
     assert sum(one.rows for one in found) == 3000
-    backlogs = [one.backlog for one in found]
-    assert all(backlog is not None for backlog in backlogs)
-    assert backlogs[-1] == 0
+    backlogs = [one.backlog for one in found if one.backlog is not None]
+    assert len(backlogs) == len(found)
+    assert backlogs == sorted(backlogs, reverse=True)
+    if mode == "stream":
+        # A queue is counted less often where counting takes long.
+        assert backlogs[-1] == 0
     assert all(one.rows_per_s > 0 for one in found if one.rows)
     if mode == "queue":
         assert all(one.bytes_per_s for one in found if one.rows)
