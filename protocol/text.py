@@ -66,6 +66,14 @@ def shown_values(value: object) -> object:
     return value
 
 
+def quoted(value: object) -> str:
+    r"""Plain data within a sentence: as Python writes it, but octets that are no UTF-8 as `\xff`.
+
+    Spec: FRAME-58
+    """
+    return repr(shown_values(value)).replace("\\\\", "\\")
+
+
 def cut_octets(octets: bytes) -> bytes:
     """`octets` cut to the 255 of a shortstr, at a UTF-8 character boundary.
 

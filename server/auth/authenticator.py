@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from vouchmq.protocol.text import encode_text
+from vouchmq.protocol.text import encode_text, quoted
 from vouchmq.server.auth.attempts import LoginAttempts
 from vouchmq.server.auth.failed_logins import FailedLogins, network_of
 from vouchmq.server.auth.passwords import (
@@ -285,7 +285,7 @@ class Authenticator:
             UncheckedLogin: too many have failed (AUTH-10)
         """
         if self._failures is not None and self._failures.is_full(address, self._who(name)):
-            raise UncheckedLogin(f"too many failed logins of {name!r}")
+            raise UncheckedLogin(f"too many failed logins of {quoted(name)}")
 
     def hash_of(self, name: str) -> PasswordHash | None:
         """What proves a user; None without a password, and of nobody."""
@@ -329,13 +329,13 @@ class Authenticator:
         name, password = attempt.name, attempt.password
         user, hashed = self.find(name), self.hash_of(name)
         if user is None:
-            raise LoginError(f"no user {name!r}")
+            raise LoginError(f"no user {quoted(name)}")
         if hashed is None:
-            raise LoginError(f"user {name!r} has no password")
+            raise LoginError(f"user {quoted(name)} has no password")
         # Another one by now: what was computed says nothing of it.
         is_stale = attempt.target is not None and attempt.target is not hashed
         if not password or not matches or is_stale:
-            raise LoginError(f"wrong password for user {name!r}")
+            raise LoginError(f"wrong password for user {quoted(name)}")
         if hashed.is_slow:
             self._verified[name] = self._digest(password, hashed)
         self._check_place(name, attempt.is_loopback)
@@ -353,14 +353,14 @@ class Authenticator:
             raise LoginError("the certificate has no name of the type that tls_login_from selects")
         user = self.find(name)
         if user is None:
-            raise LoginError(f"no user {name!r} for the name in the certificate")
+            raise LoginError(f"no user {quoted(name)} for the name in the certificate")
         self._check_place(name, is_loopback)
         return user
 
     def _check_place(self, name: str, is_loopback: bool) -> None:
         if name in self._loopback_users and not is_loopback:
             raise LoginError(
-                f"user {name!r} may log in only from the broker's machine (loopback_users)"
+                f"user {quoted(name)} may log in only from the broker's machine (loopback_users)"
             )
 
     def _who(self, name: str) -> str | None:

@@ -12,7 +12,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from vouchmq.protocol.fields import Field
-from vouchmq.protocol.text import decode_text, shown, shown_values
+from vouchmq.protocol.text import decode_text, quoted, shown_values
 from vouchmq.server.broker.features.options import queue_type_of
 from vouchmq.server.broker.names import SERVER_NAMED_PREFIX
 from vouchmq.server.definitions.file import APPLIED_FILE, OPERATOR_POLICY, VHOST_LIMITS
@@ -49,7 +49,7 @@ def exported(broker: Broker[QueueLike]) -> tuple[str, list[str]]:
         if _is_json(row):
             rows[kind].append(row)
         else:
-            left_out.append(shown(f"{kind}: {row}"))
+            left_out.append(f"{kind}: {quoted(row)}")
     document: Row = {"product_name": PRODUCT, "product_version": VERSION, **rows}
     return json.dumps(shown_values(document), indent=1, allow_nan=False) + "\n", left_out
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from vouchmq.protocol.errors import AmqpError
+from vouchmq.protocol.text import shown_values
 from vouchmq.server.auth.authenticator import check_account
 from vouchmq.server.auth.passwords import SCRYPT
 from vouchmq.server.auth.users import User, grant_of
@@ -33,12 +34,14 @@ from vouchmq.server.broker.exchanges.exchange import Exchange, check_type
 from vouchmq.server.broker.features.options import InvalidPolicy
 from vouchmq.server.broker.names import check_exchange_name, check_queue_name
 from vouchmq.server.definitions.document import DefinitionsError
+from vouchmq.server.definitions.export import plain_table
 from vouchmq.server.definitions.file import APPLIED_FILE, TopicEntry
 from vouchmq.server.settings.validation import Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from vouchmq.protocol.fields import Table
     from vouchmq.server.auth.authenticator import Authenticator
     from vouchmq.server.broker.policy.policies import Policy
     from vouchmq.server.broker.queues.api import Queue
@@ -427,7 +430,10 @@ def _declare_exchange(broker: Broker[QueueLike], entry: ExchangeEntry, faults: F
     if vhost is None:
         return
     check_type(entry.type)
-    if entry.name not in vhost.exchanges:
+    arguments = entry.arguments
+    if entry.name in vhost.exchanges:
+        arguments = _as_there(arguments, vhost.exchanges[entry.name].arguments)
+    else:
         check_exchange_name(entry.name)
     vhost.declare_exchange(
         entry.name,
@@ -435,7 +441,7 @@ def _declare_exchange(broker: Broker[QueueLike], entry: ExchangeEntry, faults: F
         durable=entry.durable,
         auto_delete=entry.auto_delete,
         internal=entry.internal,
-        arguments=entry.arguments,
+        arguments=arguments,
     )
 
 
@@ -452,6 +458,8 @@ def _declare_queue(broker: Broker[QueueLike], entry: QueueEntry, faults: Faults)
         arguments = vhost.typed(
             arguments, durable=durable, exclusive=False, auto_delete=auto_delete
         )
+    if entry.name in vhost.queues:
+        arguments = _as_there(arguments, vhost.queues[entry.name].spec.arguments)
     vhost.declare_queue(
         entry.name,
         durable=durable,
@@ -459,6 +467,13 @@ def _declare_queue(broker: Broker[QueueLike], entry: QueueEntry, faults: Faults)
         auto_delete=auto_delete,
         arguments=arguments,
     )
+
+
+def _as_there(arguments: Table, there: Table) -> Table:
+    """Arguments of an entry, or those of what is there if an export shows them so (FRAME-58)."""
+    exact = plain_table(there)
+    shows = shown_values(exact)
+    return there if shows != exact and shows == plain_table(arguments) else arguments
 
 
 def _vhost_of(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from vouchmq.protocol.states import ConnectionState
+from vouchmq.protocol.text import quoted
 from vouchmq.server.admin.commands import INTERNAL_ERROR, CommandRefused, refuse
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Administration:
         """
         vhost = self.broker.vhosts.get(name)
         if vhost is None:
-            raise CommandRefused(f"no virtual host {name!r}", NOT_FOUND)
+            raise CommandRefused(f"no virtual host {quoted(name)}", NOT_FOUND)
         return vhost
 
     def require_user(self, name: str) -> None:
@@ -105,7 +106,7 @@ class Administration:
             CommandRefused: 404, there is none
         """
         if name not in self.accounts.users:
-            raise CommandRefused(f"no user {name!r}", NOT_FOUND)
+            raise CommandRefused(f"no user {quoted(name)}", NOT_FOUND)
 
     # After a change
 

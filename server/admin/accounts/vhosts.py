@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import structlog
 
+from vouchmq.protocol.text import quoted
 from vouchmq.server.admin.accounts.administration import NOT_FOUND, PROTECTED
 from vouchmq.server.admin.accounts.users import require_name
 from vouchmq.server.admin.audit import Changing, who
@@ -101,10 +102,12 @@ class VHostCommands:
         administration, name = self._administration, asked.name
         administration.begin(asked)
         if administration.vhost(name).is_protected:
-            raise CommandRefused(f"virtual host {name!r} is protected from deletion", PROTECTED)
+            raise CommandRefused(
+                f"virtual host {quoted(name)} is protected from deletion", PROTECTED
+            )
         found = self._broker.delete_vhost(name)
         if found is None:
-            raise CommandRefused(f"no virtual host {name!r}", NOT_FOUND)
+            raise CommandRefused(f"no virtual host {quoted(name)}", NOT_FOUND)
         vhost, lsn = found
         administration.authenticator.forget_vhost(name)
         log.info("admin.vhost_deleted", **who(asked), vhost=name)

@@ -9,6 +9,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
+from vouchmq.protocol.text import quoted
 from vouchmq.server.cli.client import Refused
 from vouchmq.server.cli.program import CommandFailed
 from vouchmq.server.cli.running.listing import cell
@@ -35,7 +36,8 @@ def export(broker: Broker, vhost: str | None, out: TextIO | None = None) -> int:
         try:
             json.dumps(row["entry"], allow_nan=False)
         except (TypeError, ValueError):
-            complaint = f"omitted, because JSON cannot represent it: {row['kind']}: {row['entry']}"
+            entry = f"{row['kind']}: {quoted(row['entry'])}"
+            complaint = f"omitted, because JSON cannot represent it: {entry}"
             sys.stderr.write(f"vouchmq: {cell(complaint)}\n")
         else:
             found[row["kind"]].append(row["entry"])

@@ -10,6 +10,7 @@ from vouchmq.protocol.text import (
     decode_text,
     describe_octets,
     encode_text,
+    quoted,
     shown,
     shown_values,
 )
@@ -67,3 +68,16 @@ def test_a_snippet_shows_sixteen_octets_at_most() -> None:
     assert describe_octets(b"\x01\x02\xff") == "all octets = <<1,2,255>>"
     assert describe_octets(b"") == "all octets = <<>>"
     assert describe_octets(bytes(17)) == "first 16 octets = <<" + ",".join("0" * 16) + ">>"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("ann", "'ann'"),
+        (b"\xff\xfe".decode("utf-8", "surrogateescape"), r"'\xff\xfe'"),
+        ("a\n\x1b", r"'a\n\x1b'"),
+        ({"k": [b"\xff".decode("utf-8", "surrogateescape"), 1.5]}, r"{'k': ['\xff', 1.5]}"),
+    ],
+)
+def test_quoted_texts_obey_no_terminal_and_show_bytes(value: object, expected: str) -> None:
+    assert quoted(value) == expected

@@ -18,7 +18,7 @@ from tests.unit.server.broker.policy.laid_down import lay_down
 from tests.unit.server.definitions.entries import BINDING, POLICY, QUEUE
 from tests.unit.server.in_memory import World, closes_channel
 from vouchmq.protocol.errors import AccessRefused, NotAllowed
-from vouchmq.protocol.fields import Field
+from vouchmq.protocol.fields import Field, longstr
 from vouchmq.server.auth.authenticator import LoginError
 from vouchmq.server.broker.broker import Broker
 from vouchmq.server.broker.queues.spec import QueueLike
@@ -386,6 +386,32 @@ def test_numbers_that_json_has_not_are_left_out_of_an_export(world: World) -> No
     assert [each["routing_key"] for each in json.loads(text)["bindings"]] == ["fine"]
     assert len(left_out) == 1
     assert "'routing_key': 'odd'" in left_out[0]
+
+
+def test_what_is_no_utf8_in_an_export_is_what_it_was(world: World) -> None:
+    """FRAME-58: shown as text in the export, and told from another text by what is there."""
+    odd = b"\xff".decode("utf-8", "surrogateescape")
+    world.vhost.declare_exchange(
+        "x",
+        "direct",
+        durable=True,
+        auto_delete=False,
+        internal=False,
+        arguments={"alternate-exchange": longstr(odd)},
+    )
+    arguments = {"x-dead-letter-exchange": longstr(odd), "x-max-length": Field("l", 5)}
+    world.vhost.declare_queue(
+        "only", durable=True, exclusive_owner=None, auto_delete=False, arguments=arguments
+    )
+    text, left_out = exported(world.broker)
+    assert left_out == []
+    load(world, **json.loads(text))
+    assert world.vhost.queues["only"].spec.arguments == arguments
+    assert world.vhost.exchanges["x"].arguments == {"alternate-exchange": longstr(odd)}
+    other = json.loads(text)
+    other["queues"][0]["arguments"]["x-max-length"] = 6
+    with pytest.raises(DefinitionsError, match="inequivalent arg"):
+        load(world, **other)
 
 
 class TestPoliciesOfTheFile:
